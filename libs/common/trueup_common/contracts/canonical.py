@@ -1,0 +1,51 @@
+"""Canonical JSON: one byte string per value (RFC 8785), so that a hash names a content and nothing else."""
+
+import hashlib
+from typing import Any, Final
+
+import orjson
+import rfc8785
+
+_SAFE_INTEGER: Final = 2**53 - 1
+
+
+def _is_plain(value: Any) -> bool:
+    """True where orjson's sorted output is RFC 8785 already: ASCII keys, no floats, integers that doubles can hold."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-_SAFE_INTEGER <= value <= _SAFE_INTEGER)
+    if kind is dict:
+        return all(type(key) is str and key.isascii() and _is_plain(item) for key, item in value.items())
+    if kind is list or kind is tuple:
+        return all(_is_plain(item) for item in value)
+    return False
+
+
+def canonical(value: Any) -> bytes:
+    """The RFC 8785 form of a JSON value. Raises ValueError for what JSON cannot hold (NaN, surrogates)."""
+    if _is_plain(value):
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        except (TypeError, orjson.JSONEncodeError) as error:
+            raise ValueError(f"not a JSON value: {error}") from error
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"not a JSON value: {error}") from error
+
+
+def sha256_hex(data: bytes) -> str:
+    """Hex SHA-256 of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest(value: Any) -> str:
+    """Hex SHA-256 of the canonical form of a JSON value."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def fingerprint(command_type: str, target: dict[str, Any], payload: Any) -> str:
+    """What makes two requests the same request: type, target and payload (not deadline, correlation or capability)."""
+    return digest({"command_type": command_type, "target": target, "payload": payload})

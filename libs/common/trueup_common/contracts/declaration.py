@@ -1,0 +1,132 @@
+"""The declaration of a command type: one piece of pure data that every service reads (requirement X8).
+
+It stands beside the adapter's code, is loaded into the catalog by hash and is immutable there; a running operation
+keeps the one it started with. Adding a command type touches one file.
+"""
+
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.ids import COMMAND_TYPE_PATTERN, SYSTEM_PATTERN
+from trueup_common.contracts.pointer import ValueFrom
+from trueup_common.contracts.shape import Contract
+from trueup_common.contracts.states import EffectClass, Findability, RiskLevel
+
+
+class RetryPolicy(Contract):
+    """Exponential backoff with full jitter, bounded by attempts and by the deadline."""
+
+    attempts_max: int = Field(default=6, ge=1, le=100)
+    initial_seconds: float = Field(default=1.0, gt=0)
+    factor: float = Field(default=2.0, ge=1)
+    ceiling_seconds: float = Field(default=60.0, gt=0)
+
+
+class Probe(Contract):
+    """How one state element is observed: a kind that the adapter knows and the parameters it needs."""
+
+    kind: str
+    params: dict[str, ValueFrom] = Field(default_factory=dict)
+
+
+class Establishes(Contract):
+    """One element of the desired state that a success of this command brings about.
+
+    `resource` names the business object of the element (for example the post); the newest operation on it owns the
+    desired value. `window_seconds` is the consistency window: 0 lets the read-back of the receipt verify at once.
+    `normaliser` is a name from `contracts.compare`.
+    """
+
+    element: str = Field(pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$")
+    resource: ValueFrom
+    value: ValueFrom
+    window_seconds: float = Field(default=0.0, ge=0)
+    normaliser: str = "exact"
+    probe: Probe
+
+
+class Mapping(Contract):
+    """Another command of the same system and where its payload comes from (compensation, repair)."""
+
+    command_type: str = Field(pattern=COMMAND_TYPE_PATTERN)
+    payload: dict[str, ValueFrom]
+    only_if: ValueFrom | None = None
+    verification: str = ""
+
+
+class CommandDeclaration(Contract):
+    """Everything that the system knows of one command type. All durations are in seconds."""
+
+    type: str = Field(pattern=COMMAND_TYPE_PATTERN)
+    system: str = Field(pattern=SYSTEM_PATTERN)
+    title: str
+    description: str = ""
+    permission: str
+    effect_class: EffectClass
+    payload_schema: dict[str, Any]
+    receipt_schema: dict[str, Any] = Field(default_factory=dict)
+    identity: tuple[str, ...] = ()
+    """Pointers into {target, payload} that make up the business identity; none = only the key counts."""
+    key_lifetime_seconds: int = Field(default=7 * 86400, ge=3600)
+    result_lifetime_seconds: int = Field(default=30 * 86400, ge=3600)
+    findability: Findability
+    find_ladder: tuple[Findability, ...] = ()
+    target_key_lifetime_seconds: int | None = None
+    """Past this age of the effect the target's silence about a native key proves nothing."""
+    timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
+    start_window_seconds: float = Field(default=30.0, gt=0, le=3600)
+    late_window_seconds: float = Field(default=10.0, ge=0)
+    """How long after the timeout the target may still act on a request it received."""
+    progress_seconds: float = Field(default=60.0, gt=0)
+    retry: RetryPolicy = RetryPolicy()
+    expected_version: str = Field(default="optional", pattern="^(none|optional|required)$")
+    success_condition: str
+    read_back: bool = True
+    establishes: tuple[Establishes, ...] = ()
+    compensation: Mapping | None = None
+    repair: Mapping | None = None
+    forward_recovery: str = Field(default="person", pattern="^(retry|repair|person)$")
+    reconciliation: str = Field(default="find", pattern="^(find|probe|person)$")
+    manual_policy: str | None = None
+    risk: RiskLevel = RiskLevel.LOW
+    blast_radius: int = Field(default=1, ge=0, le=100)
+    """0-100: how much of the world one mistake of this type touches; a factor of the risk score."""
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if not self.type.startswith(f"{self.system}."):
+            raise ValueError(f"{self.type} does not belong to system {self.system}")
+        if self.findability is Findability.NONE and not self.manual_policy:
+            raise ValueError(f"{self.type} cannot be found again and so needs a manual policy")
+        if self.key_lifetime_seconds < self.retry_horizon_seconds + self.late_window_seconds:
+            raise ValueError(f"{self.type}: keys must outlive retries and late delivery")
+        if self.effect_class is EffectClass.COMPENSABLE and self.compensation is None:
+            raise ValueError(f"{self.type} is compensable and declares no compensation")
+        for mapping in (self.compensation, self.repair):
+            if mapping is not None and not mapping.command_type.startswith(f"{self.system}."):
+                raise ValueError(f"{self.type}: compensation and repair stay within the system")
+        return self
+
+    @property
+    def retry_horizon_seconds(self) -> float:
+        """An upper bound on how long retries of one operation can go on."""
+        policy, total, delay = self.retry, 0.0, self.retry.initial_seconds
+        for _ in range(policy.attempts_max):
+            total += self.start_window_seconds + self.timeout_seconds + min(delay, policy.ceiling_seconds)
+            delay = min(delay * policy.factor, policy.ceiling_seconds)
+        return total
+
+    @cached_property
+    def sha256(self) -> str:
+        """The declaration's identity."""
+        return digest(self.model_dump(mode="json"))
+
+
+class ConnectionNotice(Contract):
+    """That a connection exists for (tenant, system), without any secret."""
+
+    tenant: str
+    system: str

@@ -1,0 +1,113 @@
+"""The envelope: CloudEvents attributes and W3C trace context in ASCII headers, JSON in the body.
+
+A message without its required headers is quarantined, never guessed at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote, unquote
+
+from trueup_common.contracts.shape import rfc3339
+
+REQUIRED: Final = ("ce-id", "ce-type", "ce-source", "ce-specversion", "ce-time", "ce-tenant")
+BODY_AND_HEADERS_BYTES_MAX: Final = 1_000_000
+"""Below the broker's 1 MiB, headers included: over it the server cuts the connection for good."""
+
+
+class EnvelopeBroken(ValueError):
+    """A message whose headers do not name what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `id` is its identity for deduplication; `data` is the JSON body as bytes."""
+
+    id: str
+    type: str
+    subject: str
+    tenant: str
+    source: str
+    time: datetime
+    data: bytes
+    traceparent: str | None = None
+    causation_id: str | None = None
+    reply_to: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Body plus a bound on the headers as they travel."""
+        names = sum(len(key) + len(value) + 8 for key, value in headers_of(self).items())
+        return len(self.data) + names + 32
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be sent with the commit.
+
+    `durable=False` is for progress only: published from memory after `delay_seconds` unless a newer one with the same
+    `coalesce` key replaced it; losing it loses no fact. `core=True` goes over core NATS (a nudge to one replica).
+    """
+
+    message: Message
+    durable: bool = True
+    core: bool = False
+    delay_seconds: float = 0.0
+    coalesce: str | None = None
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    """Headers of a message; values are percent-encoded to ASCII."""
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": message.id,
+        "ce-type": message.type,
+        "ce-source": message.source,
+        "ce-time": rfc3339(message.time),
+        "ce-tenant": message.tenant,
+        "Nats-Msg-Id": message.id,
+        "content-type": "application/json",
+    }
+    if message.traceparent:
+        headers["traceparent"] = message.traceparent
+    if message.causation_id:
+        headers["ce-causationid"] = quote(message.causation_id, safe="_-.:")
+    if message.reply_to:
+        headers["ce-replyto"] = message.reply_to
+    for key, value in message.attributes.items():
+        headers[f"ce-{key}"] = quote(value, safe="_-.:/")
+    return headers
+
+
+def message_of(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Message:
+    """Read a message back. Raises EnvelopeBroken when a required header is missing or unreadable."""
+    if not headers:
+        raise EnvelopeBroken("no headers")
+    missing = [name for name in REQUIRED if not headers.get(name)]
+    if missing:
+        raise EnvelopeBroken(f"missing headers: {', '.join(missing)}")
+    try:
+        time = datetime.fromisoformat(headers["ce-time"])
+    except ValueError as error:
+        raise EnvelopeBroken("ce-time is not RFC 3339") from error
+    if time.tzinfo is None:
+        raise EnvelopeBroken("ce-time is naive")
+    known = {*REQUIRED, "ce-causationid", "ce-replyto"}
+    causation = headers.get("ce-causationid")
+    return Message(
+        id=headers["ce-id"],
+        type=headers["ce-type"],
+        subject=subject,
+        tenant=headers["ce-tenant"],
+        source=headers["ce-source"],
+        time=time,
+        data=data,
+        traceparent=headers.get("traceparent"),
+        causation_id=unquote(causation) if causation else None,
+        reply_to=headers.get("ce-replyto"),
+        attributes={
+            key[3:]: unquote(value) for key, value in headers.items() if key.startswith("ce-") and key not in known
+        },
+    )

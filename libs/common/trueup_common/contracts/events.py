@@ -1,0 +1,261 @@
+"""Messages between services. Each event carries whole state with a version, so that order does not matter.
+
+Who sends and who receives what stands in `contracts.topology`.
+"""
+
+from typing import Any
+
+from pydantic import Field
+
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.observation import Finding, Observation
+from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.states import EffectClass, FindVerdict, Phase, RiskLevel
+from trueup_common.contracts.task import ExecuteTask, Operation, ProbeElement, Target
+
+
+class Mandate(ForwardContract):
+    """What acceptance turns a capability into: the authority under which a case runs on after the token expired."""
+
+    mandate_id: str
+    tenant: str
+    subject: str
+    decision_id: str
+    capability_id: str
+    command_types: tuple[str, ...]
+    system: str
+    resource: str
+    effect_class_max: EffectClass
+    effects_max: int = 1
+    document_sha256: str | None = None
+    approval_id: str | None = None
+    risk: RiskLevel = RiskLevel.LOW
+    policy_sha256: str
+    expires_at: Instant
+
+
+class StartCase(ForwardContract):
+    """gateway → orchestrator: an accepted command (`trueup.cmd.<tenant>`). Message id = workflow id."""
+
+    workflow_id: str
+    saga_id: str
+    command_id: str
+    tenant: str
+    definition: str = "command"
+    mandate: Mandate
+    command_type: str
+    declaration_sha256: str
+    target: Target
+    payload: Any
+    payload_sha256: str
+    request_fingerprint: str
+    idempotency_key: str
+    deadline_at: Instant
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    accepted_at: Instant
+    grant: str = ""
+    grant_expires_at: Instant | None = None
+
+
+class GrantRequest(ForwardContract):
+    """orchestrator → gateway worker: mint a grant for this task and publish it (`trueup.grant.request.<tenant>`)."""
+
+    mandate: Mandate
+    task: ExecuteTask
+    approval_id: str | None = None
+    compensation: bool = False
+
+
+class GrantRefused(ForwardContract):
+    """gateway → orchestrator: no grant for this attempt. `check` is the check that failed.
+
+    `transient=True` (frozen, stale): the operation stays queued and is proposed again later.
+    """
+
+    command_id: str
+    workflow_id: str
+    tenant: str
+    fence: int
+    check: str
+    detail: str
+    transient: bool = False
+
+
+class CaseChanged(ForwardContract):
+    """orchestrator → gateway: the whole case as it stands, with the history since the last durable event."""
+
+    instance: InstanceRow
+    operations: tuple[JournalRow, ...]
+    obligations: tuple[ObligationRow, ...] = ()
+    history: tuple[HistoryEvent, ...] = ()
+
+
+class CaseAnswered(ForwardContract):
+    """orchestrator → one gateway replica over core NATS: the terminal row, for a client that waits."""
+
+    instance: InstanceRow
+    operation: JournalRow
+
+
+class SettleRequested(ForwardContract):
+    """orchestrator → reconciler: this operation's outcome is unknown; find out. Version = the operation's fence."""
+
+    operation: Operation
+    fence: int
+    reason: str
+    late_until: Instant | None = None
+    requested_at: Instant
+    deadline_at: Instant
+
+
+class Settlement(ForwardContract):
+    """reconciler → orchestrator: where the settlement stands. `finding` is set where it is finished."""
+
+    settlement_id: str
+    command_id: str
+    workflow_id: str
+    tenant: str
+    started: bool
+    finished: bool
+    fence: int
+    verdict: FindVerdict | None = None
+    finding: Finding | None = None
+    finds_count: int = 0
+    at: Instant
+
+
+class EstablishedElement(ForwardContract):
+    """One desired element, filled in."""
+
+    element: str
+    resource: str
+    desired: Any
+    recorded: Any = None
+    normaliser: str
+    window_seconds: float
+    probe: ProbeElement
+    verified: bool
+    """True where the receipt's own read-back already equals the desired value."""
+    observation: Observation | None = None
+
+
+class Established(ForwardContract):
+    """orchestrator → reconciler: what a succeeded operation established. Ordered by (revision, sequence)."""
+
+    command_id: str
+    workflow_id: str
+    tenant: str
+    system: str
+    command_type: str
+    declaration_sha256: str
+    revision: int
+    sequence: int
+    elements: tuple[EstablishedElement, ...]
+    established_at: Instant
+    saga_id: str = ""
+    step_id: str | None = None
+    decision_id: str | None = None
+    capability_id: str | None = None
+    payload_sha256: str | None = None
+    external_status: str | None = None
+    attempt_count: int = 0
+    trace_id: str | None = None
+
+
+class ElementChanged(ForwardContract):
+    """reconciler → gateway: one element as it stands. Version orders changes of the same element."""
+
+    tenant: str
+    system: str
+    resource: str
+    element: str
+    command_id: str
+    workflow_id: str
+    version: int
+    desired: Any
+    recorded: Any = None
+    observed: Any = None
+    verdict: str | None = None
+    phase: Phase
+    reason: str | None = None
+    observed_at: Instant | None = None
+    source: str | None = None
+    observed_version: str | None = None
+    next_visit_at: Instant | None = None
+
+
+class ElementVerified(ForwardContract):
+    """reconciler → orchestrator: what is owed for an element is paid, or a newer operation took it over."""
+
+    command_id: str
+    workflow_id: str
+    tenant: str
+    system: str
+    resource: str
+    element: str
+    phase: Phase
+    superseded_by: str | None = None
+    observation: Observation | None = None
+    at: Instant
+
+
+class ExceptionReported(ForwardContract):
+    """Any service → planner: an obligation that is an exception, opened or closed. The planner owns it from here."""
+
+    reported_by: str
+    obligation: ObligationRow
+    command_type: str | None = None
+    target_system: str | None = None
+    target_resource: str | None = None
+    trace_id: str | None = None
+
+
+class MessageQuarantined(ForwardContract):
+    """Any service → planner: a message that cannot be processed, kept with its bytes and reason."""
+
+    quarantine_id: str
+    tenant: str
+    service: str
+    consumer: str
+    subject: str
+    message_id: str
+    message_type: str
+    reason: str
+    sha256: str
+    size_bytes: int
+    workflow_id: str | None = None
+    at: Instant
+
+
+class ExceptionChanged(ForwardContract):
+    """planner → gateway: one exception as operators see it."""
+
+    exception_id: str
+    tenant: str
+    kind: str
+    status: str
+    lifecycle: str
+    failure_class: str
+    owner: str
+    deadline_at: Instant
+    opened_at: Instant
+    closed_at: Instant | None = None
+    resolution_type: str | None = None
+    resolved_by: str | None = None
+    workflow_id: str | None = None
+    saga_id: str | None = None
+    command_id: str | None = None
+    envelope: dict[str, Any] = Field(default_factory=dict)
+    allowed_actions: tuple[str, ...] = ()
+    trace_id: str | None = None
+    version: int
+
+
+class GovernanceBeat(ForwardContract):
+    """gateway → everyone over core NATS each second: epoch and digest of the active set of revocations and freezes."""
+
+    epoch: int
+    digest: str
+    policy_sha256: str
+    at: Instant

@@ -1,0 +1,220 @@
+"""The topology of the bus: streams, consumers, buckets and who may do what, as data.
+
+The bootstrap identity creates streams and consumers from it, the broker's permissions are generated from it, and a
+consumer that vanished is recreated from it. Subjects end in the tenant, so that no message is without one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+COMMANDS: Final = "COMMANDS"
+GRANTS: Final = "GRANTS"
+TASKS: Final = "TASKS"
+EVENTS: Final = "EVENTS"
+
+CATALOG_BUCKET: Final = "catalog"
+GOVERNANCE_BUCKET: Final = "governance"
+
+SERVICES: Final = ("gateway", "orchestrator", "adapters", "reconciler", "repair-planner")
+
+CLOCK_SUBJECT: Final = "trueup.ctl.clock"
+GOVERNANCE_BEAT_SUBJECT: Final = "trueup.beat.governance"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream. `work_queue` keeps a message until it is acked; otherwise `max_age_seconds` limits it."""
+
+    name: str
+    subjects: tuple[str, ...]
+    work_queue: bool
+    max_age_seconds: int = 0
+    max_bytes: int = 2 * 1024**3
+    duplicate_window_seconds: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One durable pull consumer, shared by the replicas of a service."""
+
+    durable: str
+    stream: str
+    service: str
+    filters: tuple[str, ...]
+    ack_wait_seconds: int = 30
+    max_ack_pending: int = 4000
+
+
+STREAMS: Final = (
+    Stream(COMMANDS, ("trueup.cmd.*",), work_queue=True),
+    Stream(GRANTS, ("trueup.grant.request.*",), work_queue=True),
+    Stream(TASKS, ("trueup.task.*.*.*",), work_queue=True),
+    Stream(EVENTS, ("trueup.evt.>",), work_queue=False, max_age_seconds=7 * 86400),
+)
+
+CONSUMERS: Final = (
+    Consumer("orchestrator-commands", COMMANDS, "orchestrator", ("trueup.cmd.*",)),
+    Consumer(
+        "orchestrator-events",
+        EVENTS,
+        "orchestrator",
+        (
+            "trueup.evt.adapter.*.receipt.*",
+            "trueup.evt.reconciler.settlement.*",
+            "trueup.evt.reconciler.verified.*",
+            "trueup.evt.gateway.grant-refused.*",
+        ),
+    ),
+    Consumer("gateway-grants", GRANTS, "gateway", ("trueup.grant.request.*",)),
+    Consumer(
+        "gateway-views",
+        EVENTS,
+        "gateway",
+        ("trueup.evt.orchestrator.case.*", "trueup.evt.reconciler.element.*", "trueup.evt.planner.exception.*"),
+    ),
+    Consumer(
+        "reconciler-events",
+        EVENTS,
+        "reconciler",
+        (
+            "trueup.evt.orchestrator.settle.*",
+            "trueup.evt.orchestrator.established.*",
+            "trueup.evt.adapter.*.found.*",
+            "trueup.evt.adapter.*.observed.*",
+        ),
+    ),
+    Consumer(
+        "repair-planner-events",
+        EVENTS,
+        "repair-planner",
+        (
+            "trueup.evt.orchestrator.exception.*",
+            "trueup.evt.reconciler.exception.*",
+            "trueup.evt.*.quarantined.*",
+        ),
+    ),
+)
+
+
+def task_consumer(system: str) -> Consumer:
+    """The consumer of one system's tasks."""
+    return Consumer(f"adapters-{system}", TASKS, "adapters", (f"trueup.task.{system}.*.*",))
+
+
+def command_subject(tenant: str) -> str:
+    """Where accepted commands go."""
+    return f"trueup.cmd.{tenant}"
+
+
+def grant_subject(tenant: str) -> str:
+    """Where proposed tasks go."""
+    return f"trueup.grant.request.{tenant}"
+
+
+def task_subject(system: str, verb: str, tenant: str) -> str:
+    """Where tasks go; `verb` ∈ execute, find, probe."""
+    return f"trueup.task.{system}.{verb}.{tenant}"
+
+
+def event_subject(service: str, kind: str, tenant: str) -> str:
+    """Where events go; adapters use `adapter.<system>` as the service."""
+    return f"trueup.evt.{service}.{kind}.{tenant}"
+
+
+def beat_subject(system: str) -> str:
+    """Where adapter workers announce slots and long attempts (core NATS)."""
+    return f"trueup.beat.adapter.{system}"
+
+
+def answer_subject(instance: str) -> str:
+    """Where one gateway replica hears of finished commands (core NATS)."""
+    return f"trueup.answer.{instance}"
+
+
+_PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
+    "gateway": (
+        "trueup.cmd.*",
+        "trueup.task.*.execute.*",
+        "trueup.evt.gateway.>",
+        GOVERNANCE_BEAT_SUBJECT,
+        f"$KV.{GOVERNANCE_BUCKET}.>",
+    ),
+    "orchestrator": (
+        "trueup.task.*.execute.*",
+        "trueup.grant.request.*",
+        "trueup.evt.orchestrator.>",
+        "trueup.answer.*",
+    ),
+    "adapters": ("trueup.evt.adapter.>", "trueup.evt.adapters.>", "trueup.beat.adapter.*"),
+    "reconciler": ("trueup.task.*.probe.*", "trueup.task.*.find.*", "trueup.evt.reconciler.>"),
+    "repair-planner": ("trueup.evt.planner.>", "trueup.evt.repair-planner.>"),
+}
+
+_SUBSCRIBES: Final[dict[str, tuple[str, ...]]] = {
+    "gateway": ("trueup.answer.*", "trueup.beat.adapter.*"),
+    "orchestrator": ("trueup.beat.adapter.*",),
+    "adapters": (),
+    "reconciler": (),
+    "repair-planner": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects that one broker user may publish and subscribe; everything else is denied."""
+
+    user: str
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def inbox_prefix(service: str) -> str:
+    """Private inbox prefix of a service."""
+    return f"_INBOX_{service.replace('-', '_')}"
+
+
+def _watch_permissions(bucket: str) -> tuple[str, ...]:
+    stream = f"KV_{bucket}"
+    return (
+        f"$JS.API.STREAM.INFO.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.>",
+        f"$JS.API.CONSUMER.CREATE.{stream}",
+        f"$JS.API.CONSUMER.DELETE.{stream}.>",
+        f"$JS.API.DIRECT.GET.{stream}.>",
+        f"$JS.API.STREAM.MSG.GET.{stream}",
+        f"$JS.FC.{stream}.>",
+        f"$JS.ACK.{stream}.>",
+    )
+
+
+def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
+    """What the broker user of `service` may do. `systems` are the adapters whose tasks it consumes."""
+    own = [c for c in CONSUMERS if c.service == service]
+    if service == "adapters":
+        own += [task_consumer(system) for system in systems]
+    publish = list(_PUBLISHES[service])
+    for consumer in own:
+        publish += [
+            f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.durable}",
+            f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.durable}",
+            f"$JS.ACK.{consumer.stream}.{consumer.durable}.>",
+        ]
+    publish += ["$JS.API.INFO"]
+    publish += [f"$JS.API.STREAM.INFO.{stream.name}" for stream in STREAMS]
+    for bucket in (CATALOG_BUCKET, GOVERNANCE_BUCKET):
+        publish += _watch_permissions(bucket)
+    publish += ["_INBOX_admin.>"]  # answers to control requests (clock)
+    subscribe = [f"{inbox_prefix(service)}.>", CLOCK_SUBJECT, GOVERNANCE_BEAT_SUBJECT, *_SUBSCRIBES[service]]
+    return Permissions(user=service, publish=tuple(publish), subscribe=tuple(subscribe))
+
+
+DUE: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("orchestrator", "operation", "wake_at", "wake_at IS NOT NULL"),
+    ("orchestrator", "instance", "deadline_at", "closed_at IS NULL"),
+    ("orchestrator", "obligation", "deadline_at", "status = 'open'"),
+    ("reconciler", "settlement", "next_at", "next_at IS NOT NULL"),
+    ("reconciler", "element", "next_visit_at", "next_visit_at IS NOT NULL"),
+    ("repair_planner", "exception", "deadline_at", "status = 'open'"),
+)
+"""(schema, table, column, predicate) of business-time due columns: what `trueup.next_due()` looks at."""

@@ -1,0 +1,327 @@
+"""The bus port: NATS JetStream. Pulls without polling, publishes with confirmation, never raises for a broker away.
+
+An ack of an expired delivery may settle a message that another worker holds by now: fencing is in the database, so that
+harms nothing here.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import nats
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from trueup_common.contracts.envelope import (
+    BODY_AND_HEADERS_BYTES_MAX,
+    EnvelopeBroken,
+    Message,
+    Outgoing,
+    headers_of,
+    message_of,
+)
+from trueup_common.contracts.topology import Consumer, inbox_prefix
+
+log = logging.getLogger("trueup.bus")
+
+CONFIRM_TIMEOUT_SECONDS: Final = 5.0
+PULL_EXPIRES_SECONDS: Final = 20
+HEARTBEAT_SECONDS: Final = 5
+SILENCE_SECONDS: Final = 2.5 * HEARTBEAT_SECONDS
+REPULL_PAUSE_SECONDS: Final = 1.0
+FETCH_WAIT_SECONDS: Final = 5.0
+STREAM_FULL: Final = 10077
+
+
+class Bus:
+    """One connection of one service. `closed` is set when the client gave up for good: the process then restarts."""
+
+    def __init__(self, client: Client, service: str) -> None:
+        self.client = client
+        self.service = service
+        self.closed = asyncio.Event()
+        self.alarms: list[str] = []
+        self.js: JetStreamContext = client.jetstream(timeout=CONFIRM_TIMEOUT_SECONDS, publish_async_max_pending=8000)
+
+    @classmethod
+    async def connect(cls, url: str, *, service: str, name: str, connect_timeout_seconds: float = 5) -> "Bus":
+        """Connect with the service's own user and private inbox prefix."""
+        client = Client()
+        bus = cls(client, service)
+
+        async def failed(error: Exception) -> None:
+            bus.alarms.append(repr(error)[:200])
+            del bus.alarms[:-50]
+            log.error("bus error", extra={"error": repr(error)[:300]})
+
+        async def gone() -> None:
+            bus.closed.set()
+
+        await client.connect(
+            url,
+            name=name,
+            inbox_prefix=inbox_prefix(service).encode(),
+            error_cb=failed,
+            closed_cb=gone,
+            connect_timeout=int(connect_timeout_seconds),
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            ping_interval=10,
+            max_outstanding_pings=3,
+            pending_size=16 * 1024 * 1024,
+            allow_reconnect=True,
+        )
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        """True while the connection stands."""
+        return bool(self.client.is_connected)
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Core NATS: at most once, for nudges and beats. A broker away is not an error."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.client.publish(subject, data, headers=headers)
+
+    async def listen(self, subject: str, react: Callable[[Msg], Awaitable[None]], queue: str = "") -> None:
+        """Subscribe on core NATS."""
+        await self.client.subscribe(subject, queue=queue, cb=react)
+
+    async def close(self) -> None:
+        """Drain and close, within a bound."""
+        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+            await asyncio.wait_for(self.client.drain(), 3)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.client.close()
+
+
+class BusDelivery:
+    """One JetStream delivery."""
+
+    __slots__ = ("message", "raw")
+
+    def __init__(self, raw: Msg, message: Message) -> None:
+        self.raw = raw
+        self.message = message
+
+    async def ack(self) -> None:
+        """Settle; a lost ack only means a redelivery, which the store deduplicates."""
+        await self._reply(b"+ACK")
+
+    async def nak(self, delay_seconds: float) -> None:
+        """Hand back, to come again after a short delay (long waits are rows with a due time)."""
+        await self._reply(b'-NAK {"delay": %d}' % int(delay_seconds * 1e9))
+
+    async def term(self) -> None:
+        """Never deliver again."""
+        await self._reply(b"+TERM")
+
+    async def _reply(self, body: bytes) -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.raw._client.publish(self.raw.reply, body)
+
+
+class ConsumerSource:
+    """Batches from one durable pull consumer.
+
+    A pull request always stands open and messages arrive by themselves, so an idle service neither polls nor waits.
+    A vanished consumer makes `missing` true (unready) and is asked for again at a bounded rate.
+    """
+
+    def __init__(self, bus: Bus, consumer: Consumer, *, credit: int = 400) -> None:
+        self.bus = bus
+        self.consumer = consumer
+        self.credit = credit
+        self.missing = False
+        self.broken: Callable[[Msg, EnvelopeBroken], Awaitable[None]] | None = None
+        self._queue: asyncio.Queue[Msg] = asyncio.Queue()
+        self._owed = 0
+        self._heard_at = 0.0
+        self._inbox = ""
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.durable}"
+        self._request = orjson.dumps(
+            {
+                "batch": credit,
+                "expires": PULL_EXPIRES_SECONDS * 1_000_000_000,
+                "idle_heartbeat": HEARTBEAT_SECONDS * 1_000_000_000,
+            }
+        )
+        self._watch: asyncio.Task[None] | None = None
+        self._repull = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """The durable's name."""
+        return self.consumer.durable
+
+    async def start(self) -> None:
+        """Subscribe and ask for messages."""
+        self._inbox = self.bus.client.new_inbox()
+        await self.bus.client.subscribe(
+            self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=256 * 1024 * 1024
+        )
+        self._watch = asyncio.create_task(self._keep_pulling(), name=f"pull {self.name}")
+        self._repull.set()
+
+    async def stop(self) -> None:
+        """Ask for nothing more; what is queued is handed back by expiry."""
+        if self._watch:
+            self._watch.cancel()
+
+    async def _arrived(self, raw: Msg) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        status = raw.headers.get("Status") if raw.headers else None
+        if status is None or raw.reply:
+            if status == "100":  # a flow-control request wants an empty answer
+                await raw.respond(b"")
+                return
+            self.missing = False
+            self._owed -= 1
+            self._queue.put_nowait(raw)
+            if self._owed <= self.credit // 2:
+                self._repull.set()
+        elif status == "100":
+            self.missing = False
+        else:  # 404, 408 (expired), 409 (deleted, leadership), 503 (no responders): this request is over
+            description = (raw.headers or {}).get("Description", "")
+            self.missing = status == "503" or "Deleted" in description
+            if self.missing:
+                log.error("consumer is missing", extra={"consumer": self.name, "status": status})
+            self._owed = 0
+            self._repull.set()
+
+    async def _keep_pulling(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._repull.wait(), SILENCE_SECONDS)
+            silent = loop.time() - self._heard_at > SILENCE_SECONDS
+            if not self._repull.is_set() and not silent:
+                continue
+            self._repull.clear()
+            if self._owed > self.credit // 2 and not silent:
+                continue
+            if self.missing or silent:
+                await asyncio.sleep(max(0.0, last + REPULL_PAUSE_SECONDS - loop.time()))
+            last = loop.time()
+            self._owed += self.credit
+            self._heard_at = last
+            if silent:
+                self._owed = self.credit
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self.bus.client.publish(self._next, self._request, reply=self._inbox)
+
+    async def fetch(self, limit: int) -> Sequence[BusDelivery]:
+        """The next batch; empty after a bounded wait. Messages without their headers go to `broken`."""
+        try:
+            first = await asyncio.wait_for(self._queue.get(), FETCH_WAIT_SECONDS)
+        except TimeoutError:
+            return []
+        raws = [first]
+        while len(raws) < limit and not self._queue.empty():
+            raws.append(self._queue.get_nowait())
+        batch: list[BusDelivery] = []
+        for raw in raws:
+            try:
+                batch.append(BusDelivery(raw, message_of(raw.subject, raw.headers, raw.data)))
+            except EnvelopeBroken as error:
+                if self.broken is None:
+                    raise
+                await self.broken(raw, error)
+        return batch
+
+
+class BusPublisher:
+    """Publishes what was committed; remembers what the broker confirmed, for the relay to mark."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.confirmed: list[str] = []
+        self.full = False
+        self.published_count = 0
+        self.failed_count = 0
+        self._pending: dict[str, asyncio.TimerHandle] = {}
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def publish(self, outgoing: Sequence[Outgoing]) -> None:
+        """Publish durable messages with confirmation, nudges at once, progress after its delay unless replaced."""
+        futures: list[tuple[str, asyncio.Future[Any]]] = []
+        for item in outgoing:
+            if item.coalesce and (handle := self._pending.pop(item.coalesce, None)):
+                handle.cancel()
+            if item.durable:
+                future = await self._start(item.message)
+                if future is not None:
+                    futures.append((item.message.id, future))
+            elif item.delay_seconds > 0 and item.coalesce:
+                loop = asyncio.get_running_loop()
+                self._pending[item.coalesce] = loop.call_later(item.delay_seconds, self._later, item)
+            elif item.core:
+                await self.bus.send(item.message.subject, item.message.data, headers_of(item.message))
+            else:
+                await self._start(item.message)
+        if futures:
+            await self._confirm(futures)
+
+    def _later(self, item: Outgoing) -> None:
+        if item.coalesce:
+            self._pending.pop(item.coalesce, None)
+        task = asyncio.get_running_loop().create_task(self._progress(item.message))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _progress(self, message: Message) -> None:
+        future = await self._start(message)
+        if future is not None:
+            with contextlib.suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+                await asyncio.wait_for(future, CONFIRM_TIMEOUT_SECONDS)
+
+    async def _start(self, message: Message) -> "asyncio.Future[Any] | None":
+        if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX:
+            self.failed_count += 1
+            log.error("message too large for the bus", extra={"message_id": message.id, "bytes": message.size_bytes})
+            return None
+        try:
+            return await self.bus.js.publish_async(
+                message.subject, message.data, headers=headers_of(message), wait_stall=CONFIRM_TIMEOUT_SECONDS
+            )
+        except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError) as error:
+            self.failed_count += 1
+            log.warning("publish failed, left to the relay", extra={"message_id": message.id, "error": repr(error)})
+            return None
+
+    async def _confirm(self, futures: list[tuple[str, "asyncio.Future[Any]"]]) -> None:
+        # Futures in flight at a disconnect never resolve: the bound is ours, the outbox keeps the message.
+        done, _ = await asyncio.wait([future for _, future in futures], timeout=CONFIRM_TIMEOUT_SECONDS)
+        for message_id, future in futures:
+            if future not in done:
+                self.failed_count += 1
+                continue
+            error = future.exception()
+            if error is None:
+                self.full = False
+                self.published_count += 1
+                self.confirmed.append(message_id)
+                continue
+            self.failed_count += 1
+            self.full = isinstance(error, nats.js.errors.APIError) and error.err_code == STREAM_FULL
+            log.warning(
+                "publish not confirmed, left to the relay", extra={"message_id": message_id, "error": repr(error)}
+            )
+
+    def take_confirmed(self) -> list[str]:
+        """Message ids confirmed since the last call."""
+        taken, self.confirmed = self.confirmed, []
+        return taken
+
+
+async def connect_admin(url: str) -> Client:
+    """A connection of the bootstrap identity."""
+    return await nats.connect(url, inbox_prefix=b"_INBOX_admin", connect_timeout=5, max_reconnect_attempts=5)

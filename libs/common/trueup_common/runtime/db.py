@@ -1,0 +1,119 @@
+"""The database port: one pool per process, its service's own schema, and one meaning for every passing failure."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+import orjson
+
+from trueup_common.runtime.ports import StoreBusy
+
+log = logging.getLogger("trueup.db")
+
+PASSING: Final = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Failures that say nothing about the work: the transaction is repeated. A session that the server killed surfaces as
+InterfaceError or InternalClientError ("another operation is in progress") and means "connection lost", not "poison"."""
+
+Connection = asyncpg.pool.PoolConnectionProxy | asyncpg.Connection
+
+
+async def _prepare(connection: asyncpg.Connection) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name, schema="pg_catalog", encoder=lambda value: orjson.dumps(value).decode(), decoder=orjson.loads
+        )
+
+
+class Database:
+    """A pool on one service's schema."""
+
+    def __init__(self, pool: asyncpg.Pool, schema: str) -> None:
+        self.pool = pool
+        self.schema = schema
+
+    @classmethod
+    async def connect(
+        cls, url: str, *, schema: str, size: int = 8, application: str = "trueup", connect_timeout_seconds: float = 10
+    ) -> "Database":
+        """Open the pool. Raises OSError or asyncpg errors when the server is away."""
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=size,
+            init=_prepare,
+            timeout=connect_timeout_seconds,
+            max_inactive_connection_lifetime=0,
+            server_settings={
+                "search_path": f"{schema},trueup",
+                "application_name": application,
+                "timezone": "UTC",
+                "statement_timeout": "30s",
+                "lock_timeout": "5s",
+                "idle_in_transaction_session_timeout": "60s",
+            },
+        )
+        return cls(pool, schema)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection outside a transaction, for reads."""
+        try:
+            async with self.pool.acquire() as connection:
+                yield connection
+        except PASSING as error:
+            raise StoreBusy(_reason(error)) from error
+
+    async def close(self) -> None:
+        """Close the pool, waiting for running transactions for a bounded time."""
+        await self.pool.close()
+
+    @property
+    def address(self) -> str:
+        """Host and database, without credentials, for messages."""
+        parts = urlsplit(str(getattr(self.pool, "_connect_args", [""])[0] or ""))
+        return f"{parts.hostname}:{parts.port}{parts.path}"
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+T = TypeVar("T")
+
+
+class SqlStore(Generic[T]):
+    """Opens transactions of one service. `transaction_of` wraps a connection into the service's Transaction."""
+
+    def __init__(self, database: Database, transaction_of: Callable[[Any], T]) -> None:
+        self.database = database
+        self._transaction_of = transaction_of
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[T]:
+        """One transaction; commits at the end of the block. Raises StoreBusy where nothing was kept.
+
+        A connection lost during COMMIT also raises StoreBusy: if it did commit, the inbox makes the repetition empty.
+        """
+        try:
+            async with self.database.pool.acquire() as connection, connection.transaction():
+                yield self._transaction_of(connection)
+        except PASSING as error:
+            raise StoreBusy(_reason(error)) from error

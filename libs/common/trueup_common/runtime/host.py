@@ -1,0 +1,171 @@
+"""The one loop: receive a batch → claim → decide → store state, history and outbox → commit → publish → ack.
+
+A failed batch runs again one by one; only a message that fails alone is counted, and at the limit it is quarantined
+with its bytes and reason. A busy store is repeated inside the loop and never counts as a failure.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.runtime.ports import (
+    CrashPoints,
+    Delivery,
+    Handler,
+    Publisher,
+    Schedule,
+    Source,
+    Store,
+    StoreBusy,
+    Transaction,
+)
+
+T = TypeVar("T", bound=Transaction)
+
+log = logging.getLogger("trueup.host")
+
+BATCH_MAX: Final = 200
+FAILURES_MAX: Final = 5
+BUSY_PAUSE_SECONDS: Final = 0.02
+BUSY_PAUSE_SECONDS_MAX: Final = 2.0
+NAK_DELAY_SECONDS: Final = 1.0
+
+
+class Unprocessable(Exception):
+    """A message that can never be processed (unreadable, contradictory): quarantined at once, without counting."""
+
+
+@dataclass(slots=True)
+class LoopStatistics:
+    """What a loop did, for /metrics and for the budget test."""
+
+    batches_count: int = 0
+    messages_count: int = 0
+    duplicates_count: int = 0
+    commits_count: int = 0
+    busy_count: int = 0
+    failures_count: int = 0
+    quarantined_count: int = 0
+    extra: dict[str, int] = field(default_factory=dict)
+
+
+class Loop(Generic[T]):
+    """One consumer of one service."""
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        store: Store[T],
+        handler: Handler[T],
+        publisher: Publisher,
+        crash: CrashPoints,
+        schedule: Schedule,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        self.source = source
+        self.store = store
+        self.handler = handler
+        self.publisher = publisher
+        self.crash = crash
+        self.schedule = schedule
+        self.batch_max = batch_max
+        self.statistics = LoopStatistics()
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Until `stopping`: fetch and process. The batch in hand is finished first."""
+        while not self.stopping:
+            batch = await self.source.fetch(self.batch_max)
+            if batch:
+                await self.process(batch)
+
+    async def process(self, batch: Sequence[Delivery]) -> None:
+        """One batch from delivery to ack; whole where possible, else one by one."""
+        self.crash.reach(f"{self.source.name}.fetched")
+        try:
+            messages, outgoing = await self._commit([delivery.message for delivery in batch])
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever fails here is isolated, counted and kept
+            if len(batch) > 1:
+                log.warning("batch failed, running one by one", extra={"loop": self.source.name, "error": repr(error)})
+                for delivery in batch:
+                    await self.process([delivery])
+            else:
+                await self._fail(batch[0], error)
+            return
+        self.crash.reach(f"{self.source.name}.committed")
+        if outgoing:
+            await self.publisher.publish(outgoing)
+            self.crash.reach(f"{self.source.name}.published")
+        for delivery in batch:
+            await delivery.ack()
+        self.crash.reach(f"{self.source.name}.acked")
+        self.statistics.batches_count += 1
+        self.statistics.messages_count += len(batch)
+        await self.handler.settled(messages)
+
+    async def _commit(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Outgoing]]:
+        pause = BUSY_PAUSE_SECONDS
+        while True:
+            try:
+                async with self.store.transaction() as tx:
+                    ids = [message.id for message in messages] if self.handler.inbox else []
+                    moment, fresh = await tx.claim(self.source.name, ids)
+                    todo = _first_of_each(messages, fresh if self.handler.inbox else None)
+                    outgoing = await self.handler.handle(tx, moment, todo) if todo else ()
+                    if outgoing:
+                        await tx.post(outgoing)
+                    self.crash.reach(f"{self.source.name}.before_commit")
+                self.statistics.commits_count += 1
+                self.statistics.duplicates_count += len(messages) - len(todo)
+                return todo, outgoing
+            except StoreBusy as busy:
+                self.statistics.busy_count += 1
+                log.info("store busy, repeating", extra={"loop": self.source.name, "reason": str(busy)})
+                await self.schedule.pause(pause)
+                pause = min(pause * 2, BUSY_PAUSE_SECONDS_MAX)
+
+    async def _fail(self, delivery: Delivery, error: Exception) -> None:
+        message = delivery.message
+        self.statistics.failures_count += 1
+        reason = f"{type(error).__name__}: {error}"[:500]
+        log.error(
+            "message failed alone",
+            extra={"loop": self.source.name, "message_id": message.id, "type": message.type, "reason": reason},
+            exc_info=not isinstance(error, Unprocessable),
+        )
+        final = await self._record_failure(message, error, reason)
+        if final:
+            self.statistics.quarantined_count += 1
+            await delivery.term()
+        else:
+            await delivery.nak(NAK_DELAY_SECONDS)
+
+    async def _record_failure(self, message: Message, error: Exception, reason: str) -> bool:
+        pause = BUSY_PAUSE_SECONDS
+        while True:
+            try:
+                async with self.store.transaction() as tx:
+                    final = isinstance(error, Unprocessable)
+                    final = final or await tx.count_failure(self.source.name, message.id) >= FAILURES_MAX
+                    if final:
+                        await tx.quarantine(self.source.name, message, reason)
+                return final
+            except StoreBusy:
+                self.statistics.busy_count += 1
+                await self.schedule.pause(pause)
+                pause = min(pause * 2, BUSY_PAUSE_SECONDS_MAX)
+
+
+def _first_of_each(messages: Sequence[Message], fresh: frozenset[str] | None) -> list[Message]:
+    """Each id once, in order; with an inbox only those that it did not know."""
+    seen: set[str] = set()
+    kept: list[Message] = []
+    for message in messages:
+        if message.id in seen or (fresh is not None and message.id not in fresh):
+            continue
+        seen.add(message.id)
+        kept.append(message)
+    return kept

@@ -1,0 +1,80 @@
+"""A watched bucket: its whole content in memory, kept current, with the moment it was last heard of."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import nats.errors
+import nats.js.errors
+
+from trueup_common.runtime.bus import Bus
+from trueup_common.runtime.clock import monotonic
+
+log = logging.getLogger("trueup.kv")
+
+RETRY_PAUSE_SECONDS = 1.0
+
+
+class BucketWatch:
+    """Follows one KV bucket. `loaded` is set once the present content is here."""
+
+    def __init__(self, bus: Bus, bucket: str, changed: Callable[[str, bytes | None], None]) -> None:
+        self.bus = bus
+        self.bucket = bucket
+        self.loaded = asyncio.Event()
+        self._changed = changed
+        self._known: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.heard_at = 0.0
+
+    async def start(self) -> None:
+        """Begin to follow; returns at once."""
+        self._task = asyncio.create_task(self._follow(), name=f"watch {self.bucket}")
+
+    async def stop(self) -> None:
+        """Stop following."""
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._follow_once()
+            except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError) as error:
+                log.warning("watch lost, following again", extra={"bucket": self.bucket, "error": repr(error)[:200]})
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+
+    async def _follow_once(self) -> None:
+        store = await self.bus.js.key_value(self.bucket)
+        watcher = await store.watchall()
+        seen: set[str] = set()
+        initial = True
+        try:
+            while True:
+                try:
+                    entry = await watcher.updates(timeout=30)  # type: ignore[no-untyped-call]
+                except (TimeoutError, nats.errors.TimeoutError):
+                    continue
+                self.heard_at = monotonic()
+                if entry is None:
+                    if initial:  # what vanished while nobody watched
+                        for key in self._known - seen:
+                            self._changed(key, None)
+                        self._known = seen
+                        initial = False
+                        self.loaded.set()
+                    continue
+                gone = entry.operation in ("DEL", "PURGE")
+                if gone:
+                    self._known.discard(entry.key)
+                    seen.discard(entry.key)
+                else:
+                    self._known.add(entry.key)
+                    seen.add(entry.key)
+                self._changed(entry.key, None if gone else entry.value)
+        finally:
+            with contextlib.suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+                await watcher.stop()  # type: ignore[no-untyped-call]

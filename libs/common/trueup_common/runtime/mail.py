@@ -1,0 +1,194 @@
+"""Mail: inbox, outbox and quarantine of a service, inside its own transaction, and the relay's view of them."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trueup_common.contracts.canonical import sha256_hex
+from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message, Outgoing, headers_of
+from trueup_common.contracts.events import MessageQuarantined
+from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.topology import event_subject
+from trueup_common.runtime.ports import Moment
+
+log = logging.getLogger("trueup.mail")
+
+_CLAIM: Final = """
+WITH fresh AS (
+  INSERT INTO inbox (consumer, message_id)
+  SELECT $1, id FROM unnest($2::text[]) AS id ORDER BY id
+  ON CONFLICT DO NOTHING RETURNING message_id)
+SELECT trueup.now() AS business, clock_timestamp() AS real, array(SELECT message_id FROM fresh) AS fresh
+"""
+_NOW: Final = "SELECT trueup.now() AS business, clock_timestamp() AS real"
+_POST: Final = """
+INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
+                     $8::text[], $9::text[], $10::bytea[])
+"""
+_QUARANTINE: Final = """
+INSERT INTO quarantine (quarantine_id, consumer, message_id, subject, type, tenant, headers, data, reason)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING
+"""
+_COUNT: Final = """
+INSERT INTO delivery_failure AS f (consumer, message_id, failures) VALUES ($1, $2, 1)
+ON CONFLICT (consumer, message_id) DO UPDATE SET failures = f.failures + 1, last_failed_at = now()
+RETURNING failures
+"""
+_MARK: Final = "UPDATE outbox SET sent_at = now() WHERE sent_at IS NULL AND message_id = ANY($1::text[])"
+
+
+class SqlTransaction:
+    """A transaction of one service. Subclasses add the service's own loads and saves on `self.connection`."""
+
+    service: str = ""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
+        """Put ids into the inbox; answer the moment and the ids that are new."""
+        if message_ids:
+            row = await self.connection.fetchrow(_CLAIM, consumer, list(message_ids))
+            return Moment(business=row["business"], real=row["real"]), frozenset(row["fresh"])
+        row = await self.connection.fetchrow(_NOW)
+        return Moment(business=row["business"], real=row["real"]), frozenset()
+
+    async def post(self, outgoing: Sequence[Outgoing]) -> None:
+        """Put durable messages into the outbox."""
+        messages = [item.message for item in outgoing if item.durable]
+        for message in messages:
+            if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX:
+                raise ValueError(f"{message.type} of {message.size_bytes} bytes is too large for the bus")
+        if messages:
+            await self.connection.execute(
+                _POST,
+                [message.id for message in messages],
+                [message.subject for message in messages],
+                [message.type for message in messages],
+                [message.tenant for message in messages],
+                [message.source for message in messages],
+                [message.time for message in messages],
+                [message.traceparent for message in messages],
+                [message.causation_id for message in messages],
+                [message.reply_to for message in messages],
+                [message.data for message in messages],
+            )
+
+    async def quarantine(self, consumer: str, message: Message, reason: str) -> None:
+        """Keep a message with its bytes and reason, and tell the planner, which owns it from here."""
+        quarantine_id = derived_id("obl", self.service, consumer, message.id)
+        await self.connection.execute(
+            _QUARANTINE,
+            quarantine_id,
+            consumer,
+            message.id,
+            message.subject,
+            message.type,
+            message.tenant,
+            headers_of(message),
+            message.data,
+            reason.replace("\x00", "\ufffd"),
+        )
+        row = await self.connection.fetchrow(_NOW)
+        event = MessageQuarantined(
+            quarantine_id=quarantine_id,
+            tenant=message.tenant,
+            service=self.service,
+            consumer=consumer,
+            subject=message.subject,
+            message_id=message.id,
+            message_type=message.type,
+            reason=reason,
+            sha256=sha256_hex(message.data),
+            size_bytes=len(message.data),
+            at=row["business"],
+        )
+        await self.post(
+            [
+                Outgoing(
+                    Message(
+                        id=quarantine_id,
+                        type="MessageQuarantined",
+                        subject=event_subject(self.service, "quarantined", message.tenant),
+                        tenant=message.tenant,
+                        source=self.service,
+                        time=row["real"],
+                        data=event.model_dump_json().encode(),
+                        traceparent=message.traceparent,
+                        causation_id=message.id,
+                    )
+                )
+            ]
+        )
+
+    async def count_failure(self, consumer: str, message_id: str) -> int:
+        """Count a failure of one message alone."""
+        return int(await self.connection.fetchval(_COUNT, consumer, message_id))
+
+    async def mark_sent(self, message_ids: Sequence[str]) -> None:
+        """Mark outbox rows whose publication was confirmed."""
+        if message_ids:
+            await self.connection.execute(_MARK, list(message_ids))
+
+
+_UNSENT: Final = """
+SELECT id, message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data
+FROM outbox WHERE sent_at IS NULL AND created_at < now() - make_interval(secs => $1)
+ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+_RESEND: Final = "UPDATE outbox SET sent_at = NULL WHERE sent_at IS NOT NULL AND created_at > now() - interval '1 hour'"
+_STREAM: Final = """
+WITH old AS (SELECT created, last_sequence FROM stream_mark WHERE stream = $1),
+set_new AS (
+  INSERT INTO stream_mark (stream, created, last_sequence) VALUES ($1, $2, $3)
+  ON CONFLICT (stream) DO UPDATE SET created = excluded.created, last_sequence = excluded.last_sequence)
+SELECT coalesce((SELECT created IS DISTINCT FROM $2 OR last_sequence > $3 FROM old), false)
+"""
+_PURGE_OUTBOX: Final = """
+DELETE FROM outbox WHERE id IN (
+  SELECT id FROM outbox WHERE sent_at IS NOT NULL AND created_at < now() - make_interval(secs => $1) LIMIT $2)
+"""
+_PURGE_INBOX: Final = """
+DELETE FROM inbox WHERE (consumer, message_id) IN (
+  SELECT consumer, message_id FROM inbox WHERE received_at < now() - make_interval(secs => $1) LIMIT $2)
+"""
+
+
+def message_of_row(row: Any) -> Message:
+    """An outbox row as the message it holds."""
+    return Message(
+        id=row["message_id"],
+        type=row["type"],
+        subject=row["subject"],
+        tenant=row["tenant"],
+        source=row["source"],
+        time=row["time"],
+        data=bytes(row["data"]),
+        traceparent=row["traceparent"],
+        causation_id=row["causation_id"],
+        reply_to=row["reply_to"],
+    )
+
+
+class MailTransaction(SqlTransaction):
+    """The relay's view of the mail."""
+
+    async def unsent(self, older_than_seconds: float, limit: int) -> list[Message]:
+        """Messages whose publication nobody confirmed yet, locked for this relay."""
+        return [message_of_row(row) for row in await self.connection.fetch(_UNSENT, older_than_seconds, limit)]
+
+    async def forget_sent(self) -> int:
+        """Take back `sent` for what a recreated or emptied stream may have lost (inboxes and versions deduplicate)."""
+        status: str = await self.connection.execute(_RESEND)
+        return int(status.rsplit(" ", 1)[1])
+
+    async def stream_reset(self, stream: str, created: Any, last_sequence: int) -> bool:
+        """Remember a stream's creation time and last sequence; True where either went back."""
+        return bool(await self.connection.fetchval(_STREAM, stream, created, last_sequence))
+
+    async def purge(self, outbox_seconds: float, inbox_seconds: float, limit: int) -> int:
+        """Delete old mail in bounded portions; answers how many rows went."""
+        first: str = await self.connection.execute(_PURGE_OUTBOX, outbox_seconds, limit)
+        second: str = await self.connection.execute(_PURGE_INBOX, inbox_seconds, limit)
+        return int(first.rsplit(" ", 1)[1]) + int(second.rsplit(" ", 1)[1])

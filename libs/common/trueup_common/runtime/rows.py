@@ -1,0 +1,97 @@
+"""Rows: contracts in and out of tables in bulk. One JSON parameter per batch, never one statement per row."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+from sqlalchemy import Table
+
+from trueup_common.runtime.ports import VersionConflict
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _document(rows: Iterable[BaseModel]) -> str:
+    return "[" + ",".join(row.model_dump_json() for row in rows) + "]"
+
+
+class Rows(Generic[M]):
+    """Bulk access to the rows of one table that a contract describes.
+
+    Rows are always written in key order, so that two batches cannot deadlock on them.
+    """
+
+    def __init__(self, table: Table, model: type[M], *, key: tuple[str, ...], version: str | None = None) -> None:
+        self.table = table
+        self.model = model
+        self.key = key
+        self.version = version
+        schema = f"{table.schema}." if table.schema else ""
+        name = f'{schema}"{table.name}"'
+        columns = [column for column in model.model_fields if column in table.columns]
+        listed = ", ".join(f'"{column}"' for column in columns)
+        rest = [column for column in columns if column not in key]
+        order = ", ".join(f'r."{column}"' for column in key)
+        same = " AND ".join(f't."{column}" = r."{column}"' for column in key)
+        conflict = ", ".join(f'"{column}"' for column in key)
+        changes = ", ".join(f'"{column}" = r."{column}"' for column in rest)
+        excluded = ", ".join(f'"{column}" = excluded."{column}"' for column in rest)
+        source = f"json_populate_recordset(NULL::{name}, $1::text::json) AS r"
+        chosen = ", ".join(f'r."{column}"' for column in columns)
+        self._insert = f"INSERT INTO {name} ({listed}) SELECT {chosen} FROM {source} ORDER BY {order}"
+        self._insert_new = f"{self._insert} ON CONFLICT DO NOTHING RETURNING {conflict}"
+        guard = f' AND t."{version}" = r."{version}" - 1' if version else ""
+        self._update = f"UPDATE {name} AS t SET {changes} FROM {source} WHERE {same}{guard}"
+        newer = f' WHERE t."{version}" < excluded."{version}"' if version else ""
+        self._upsert = (
+            f"INSERT INTO {name} AS t ({listed}) SELECT {chosen} FROM {source} ORDER BY {order} "
+            f"ON CONFLICT ({conflict}) DO UPDATE SET {excluded}{newer}"
+        )
+        self._select = f"SELECT {listed} FROM {name}"
+
+    def key_of(self, row: M) -> tuple[Any, ...]:
+        """The key of a row."""
+        return tuple(getattr(row, column) for column in self.key)
+
+    async def insert(self, connection: Any, rows: Sequence[M]) -> None:
+        """Insert rows; an existing key raises asyncpg.UniqueViolationError."""
+        if rows:
+            await connection.execute(self._insert, _document(rows))
+
+    async def insert_new(self, connection: Any, rows: Sequence[M]) -> set[tuple[Any, ...]]:
+        """Insert what is not there yet (under any unique constraint); answers the keys that were inserted."""
+        if not rows:
+            return set()
+        return {tuple(record) for record in await connection.fetch(self._insert_new, _document(rows))}
+
+    async def update(self, connection: Any, rows: Sequence[M]) -> None:
+        """Compare-and-set: each row's version must be the stored one plus 1. Raises VersionConflict otherwise."""
+        if not rows:
+            return
+        ordered = sorted(rows, key=self.key_of)
+        status: str = await connection.execute(self._update, _document(ordered))
+        changed = int(status.rsplit(" ", 1)[1])
+        if changed != len(rows):
+            raise VersionConflict(f"{self.table.name}: {len(rows) - changed} of {len(rows)} rows moved first")
+
+    async def upsert(self, connection: Any, rows: Sequence[M]) -> None:
+        """Insert or replace; with a version column an older row never replaces a newer one. Keys must be distinct."""
+        if rows:
+            await connection.execute(self._upsert, _document(rows))
+
+    async def get(self, connection: Any, column: str, values: Sequence[Any]) -> list[M]:
+        """All rows whose column has one of the values."""
+        if not values:
+            return []
+        if column not in self.table.columns:
+            raise KeyError(column)
+        records = await connection.fetch(f'{self._select} WHERE "{column}" = ANY($1)', list(values))
+        return self.read(records)
+
+    async def select(self, connection: Any, tail: str, *arguments: Any) -> list[M]:
+        """Rows by the rest of a statement (`WHERE … ORDER BY … LIMIT … FOR UPDATE SKIP LOCKED`)."""
+        return self.read(await connection.fetch(f"{self._select} {tail}", *arguments))
+
+    def read(self, records: Iterable[Any]) -> list[M]:
+        """Records as contracts."""
+        return [self.model.model_validate(dict(record)) for record in records]

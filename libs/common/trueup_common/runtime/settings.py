@@ -1,0 +1,76 @@
+"""Settings: `TRUEUP_*` environment variables, each secret with a `_FILE` twin. `trueup settings` lists them."""
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SECRETS = ("database_url", "nats_url", "grant_keys", "signing_key", "dev_issuer_key")
+
+
+class Settings(BaseSettings):
+    """All settings of all services; each service reads those it needs."""
+
+    model_config = SettingsConfigDict(env_prefix="TRUEUP_", extra="ignore", hide_input_in_errors=True)
+
+    mode: str = Field(
+        default="production", pattern="^(development|production)$", description="development or production"
+    )
+    service: str = Field(default="", description="name of this service (set by its main)")
+    instance: str = Field(default="", description="name of this process, unique among replicas")
+    database_url: SecretStr = Field(default=SecretStr(""), description="PostgreSQL, with this service's own role")
+    database_pool: int = Field(default=8, ge=2, le=100, description="connections of this process")
+    nats_url: SecretStr = Field(default=SecretStr(""), description="NATS, with this service's own user")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8080, ge=0, le=65535, description="port of the gateway")
+    health_port: int = Field(default=0, ge=0, le=65535, description="port of /livez, /readyz and /metrics; 0 = any")
+    roles: str = Field(default="api,worker", description="what a gateway process does: api, worker or both")
+    systems: str = Field(default="", description="systems an adapters process serves; empty = all installed")
+    state_dir: Path = Field(default=Path(".trueup"), description="folder of local state")
+    connections: Path | None = Field(default=None, description="connections file")
+    grant_keys: SecretStr = Field(default=SecretStr(""), description='JSON {"system": "base64url key"}')
+    signing_key: SecretStr = Field(default=SecretStr(""), description="Ed25519 private JWK that signs capabilities")
+    dev_issuer: bool = Field(default=False, description="serve /dev/token (refused in production mode)")
+    dev_issuer_key: SecretStr = Field(default=SecretStr(""), description="Ed25519 private JWK of the dev issuer")
+    public_url: str = Field(default="", description="address of the gateway as clients see it")
+    clock: str = Field(default="system", pattern="^(system|virtual)$", description="virtual lets `clock advance` work")
+    exception_owner: str = Field(default="operators", description="owner of new exceptions")
+    escalation_owner: str = Field(default="duty-manager", description="owner after an exception's deadline")
+    exception_sla_seconds: int = Field(default=3600, ge=1, description="deadline of new exceptions")
+    window_slots: int = Field(default=256, ge=1, description="operations in flight per tenant and system, at most")
+    body_bytes_max: int = Field(default=1024 * 1024, ge=1024, description="largest request body")
+    payload_bytes_max: int = Field(default=256 * 1024, ge=1024, description="largest command payload")
+    accept_queue_max: int = Field(default=2000, ge=1, description="requests waiting to be accepted")
+    log_level: str = Field(default="INFO", description="log level")
+    otlp_endpoint: str = Field(default="", description="OTLP/HTTP endpoint for traces; empty = traces stay local")
+    trace_ratio: float = Field(default=0.0, ge=0, le=1, description="share of requests that are traced")
+    crash_at: str = Field(default="", description="named crash point (tests)")
+    worker_slots: int = Field(default=64, ge=1, description="attempts in flight per adapter process and connection")
+    send_window_seconds: float = Field(default=10.0, gt=0, description="from SENT to the first byte, at most")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, values: Any) -> Any:
+        for name in SECRETS:
+            path = os.environ.get(f"TRUEUP_{name.upper()}_FILE")
+            if path and name not in values:
+                try:
+                    values[name] = Path(path).read_text(encoding="utf-8").strip()
+                except OSError as error:
+                    raise ValueError(f"TRUEUP_{name.upper()}_FILE cannot be read: {error.strerror}") from error
+        return values
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        if self.mode == "production" and self.dev_issuer:
+            raise ValueError("TRUEUP_DEV_ISSUER=1 is refused in production mode")
+        if self.mode == "production" and self.crash_at:
+            raise ValueError("TRUEUP_CRASH_AT is refused in production mode")
+        return self
+
+    @property
+    def development(self) -> bool:
+        """True in development mode."""
+        return self.mode == "development"

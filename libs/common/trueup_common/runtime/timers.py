@@ -1,0 +1,151 @@
+"""Loops that due rows drive instead of messages: sweeps and the relay. A long wait is a row, never a sleeping task."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final, Generic, TypeVar
+
+import nats.errors
+import nats.js.errors
+
+from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.topology import STREAMS
+from trueup_common.runtime.bus import Bus, BusPublisher
+from trueup_common.runtime.mail import MailTransaction
+from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Store, StoreBusy, Transaction
+from trueup_common.runtime.telemetry import OUTBOX_UNSENT
+
+T = TypeVar("T", bound=Transaction)
+
+log = logging.getLogger("trueup.timers")
+
+RELAY_INTERVAL_SECONDS: Final = 0.5
+RELAY_AGE_SECONDS: Final = 2.0
+RELAY_LIMIT: Final = 500
+STREAM_CHECK_TICKS: Final = 10
+PURGE_TICKS: Final = 60
+OUTBOX_KEEP_SECONDS: Final = 3600
+INBOX_KEEP_SECONDS: Final = 8 * 86400
+PURGE_LIMIT: Final = 5000
+
+
+class DueLoop(Generic[T]):
+    """Takes due rows in a transaction, again and again while there are some, else once per interval or when woken."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        store: Store[T],
+        tick: Callable[[T, Moment], Awaitable[Sequence[Outgoing]]],
+        publisher: Publisher,
+        crash: CrashPoints,
+        interval_seconds: float = 0.5,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.tick = tick
+        self.publisher = publisher
+        self.crash = crash
+        self.interval_seconds = interval_seconds
+        self.stopping = False
+        self.ticks_count = 0
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    async def once(self) -> int:
+        """One tick; answers how many messages it sent. StoreBusy means: nothing happened, look again later."""
+        async with self.store.transaction() as tx:
+            moment, _ = await tx.claim(self.name, [])
+            outgoing = await self.tick(tx, moment)
+            if outgoing:
+                await tx.post(outgoing)
+            self.crash.reach(f"{self.name}.before_commit")
+        self.crash.reach(f"{self.name}.committed")
+        self.ticks_count += 1
+        if outgoing:
+            await self.publisher.publish(outgoing)
+        return len(outgoing)
+
+    async def run(self) -> None:
+        """Until `stopping`."""
+        while not self.stopping:
+            sent = 0
+            try:
+                sent = await self.once()
+            except StoreBusy as busy:
+                log.info("store busy, looking again", extra={"loop": self.name, "reason": str(busy)})
+            if sent:
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self.interval_seconds)
+            self._wake.clear()
+
+
+class Relay:
+    """Marks what was confirmed, sends what nobody confirmed, and sends again what a reset stream may have lost."""
+
+    def __init__(self, store: Store[MailTransaction], publisher: BusPublisher, bus: Bus) -> None:
+        self.store = store
+        self.publisher = publisher
+        self.bus = bus
+        self.stopping = False
+        self._ticks = 0
+
+    async def run(self) -> None:
+        """Until `stopping`; a last mark on the way out."""
+        while not self.stopping:
+            await asyncio.sleep(RELAY_INTERVAL_SECONDS)
+            await self.once()
+        await self.once()
+
+    async def once(self) -> None:
+        """One round."""
+        self._ticks += 1
+        confirmed = self.publisher.take_confirmed()
+        try:
+            if confirmed:
+                async with self.store.transaction() as tx:
+                    await tx.mark_sent(confirmed)
+            confirmed = []
+            if self._ticks % STREAM_CHECK_TICKS == 0:
+                await self._check_streams()
+            if self._ticks % PURGE_TICKS == 0:
+                async with self.store.transaction() as tx:
+                    await tx.purge(OUTBOX_KEEP_SECONDS, INBOX_KEEP_SECONDS, PURGE_LIMIT)
+            if self._ticks % 2 == 0:
+                await self._send_unsent()
+        except StoreBusy as busy:
+            self.publisher.confirmed.extend(confirmed)
+            log.info("store busy, relaying later", extra={"reason": str(busy)})
+
+    async def _send_unsent(self) -> None:
+        if not self.bus.connected:
+            return
+        async with self.store.transaction() as tx:
+            messages = await tx.unsent(RELAY_AGE_SECONDS, RELAY_LIMIT)
+            OUTBOX_UNSENT.set(len(messages))
+            if not messages:
+                return
+            log.warning("relaying what was not confirmed", extra={"messages": len(messages)})
+            await self.publisher.publish([Outgoing(message) for message in messages])
+            await tx.mark_sent(self.publisher.take_confirmed())
+
+    async def _check_streams(self) -> None:
+        """A stream that is younger or shorter than it was has lost messages: take back `sent`."""
+        for stream in STREAMS:
+            try:
+                info = await self.bus.js.stream_info(stream.name)
+            except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+                continue
+            created: datetime | None = info.created
+            async with self.store.transaction() as tx:
+                reset = await tx.stream_reset(stream.name, created, info.state.last_seq)
+                if reset:
+                    count = await tx.forget_sent()
+                    log.warning("stream was reset, sending again", extra={"stream": stream.name, "messages": count})

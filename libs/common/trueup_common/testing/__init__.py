@@ -1,0 +1,1 @@
+"""Testing: imported by tests only."""

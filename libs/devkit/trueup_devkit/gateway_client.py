@@ -1,0 +1,154 @@
+"""The command line's way to the gateway: plain HTTP exactly as documented, with nothing that needs time to import."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from trueup_devkit.told import ToldError
+
+TERMINAL_STATES = frozenset({"SUCCESS", "FAILED", "CONFLICT", "DEAD_LETTERED", "NEEDS_REVIEW", "CANCELLED", "RESOLVED"})
+PAGE = 200
+
+
+class GatewayError(ToldError):
+    """The gateway refused, or could not be reached; the message is the problem document in words."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+class GatewayClient:
+    """Speaks to one gateway. `token` is an access token; commands carry their capability themselves."""
+
+    def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise GatewayError(f"not an http address: {url}")
+        self.url = url.rstrip("/")
+        self.token = token
+        self._secure = parts.scheme == "https"
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        bearer: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Answer:
+        """Send one request; raises GatewayError for anything but 2xx."""
+        sent = {"Accept": "application/json", **(headers or {})}
+        content = None
+        if body is not None:
+            content = json.dumps(body, allow_nan=False).encode()
+            sent["Content-Type"] = "application/json"
+        token = bearer or self.token
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout_seconds + wait_seconds)
+        try:
+            connection.request(method, self._prefix + path, content, sent)
+            response = connection.getresponse()
+            raw = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise GatewayError(f"no answer from {self.url}: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
+        answered = {name.lower(): value for name, value in response.getheaders()}
+        answer = Answer(response.status, answered, _parse(raw))
+        if not 200 <= answer.status < 300:
+            raise GatewayError(in_words(answer))
+        return answer
+
+    def get(self, path: str, **query: Any) -> Any:
+        """GET one resource."""
+        text = urlencode({name: value for name, value in query.items() if value is not None})
+        return self.call("GET", f"{path}?{text}" if text else path).body
+
+    def items(self, path: str, **query: Any) -> Iterator[Any]:
+        """All items of a list, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, limit=PAGE, cursor=cursor, **query)
+            yield from page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+
+    def dev_token(self, sub: str, tenant: str, roles: list[str], scopes: list[str], ttl_seconds: int) -> str:
+        """An access token of the development issuer."""
+        body = {"sub": sub, "tenant": tenant, "roles": roles, "scopes": scopes, "ttl_seconds": ttl_seconds}
+        return str(self.call("POST", "/dev/token", body).body["access_token"])
+
+    def decide(self, command_types: list[str], resource: Mapping[str, str], purpose: str) -> Any:
+        """Ask governance for a decision."""
+        action = {"command_types": command_types, "workflow": None}
+        body = {"action": action, "resource": dict(resource), "purpose": purpose, "evidence": [], "context": {}}
+        return self.call("POST", "/v1/decisions", body).body
+
+    def capability(self, decision_id: str, max_uses: int, ttl_seconds: int) -> Any:
+        """Turn an approved decision into a capability."""
+        body = {"decision_id": decision_id, "max_uses": max_uses, "ttl_seconds": ttl_seconds}
+        return self.call("POST", "/v1/capabilities", body).body
+
+    def submit(self, command: Mapping[str, Any], capability: str, wait_seconds: int = 0) -> Answer:
+        """Send one command; the same key may be sent again at any time."""
+        body = {name: value for name, value in command.items() if name != "idempotency_key"}
+        headers = {"Idempotency-Key": json.dumps(str(command["idempotency_key"]))}
+        if wait_seconds:
+            headers["Prefer"] = f"wait={wait_seconds}"
+        return self.call("POST", "/v1/commands", body, headers=headers, bearer=capability, wait_seconds=wait_seconds)
+
+    def workflow_of(self, identifier: str) -> str:
+        """The workflow of a workflow or command id."""
+        if identifier.startswith("cmd_"):
+            return str(self.get(f"/v1/commands/{quote(identifier, safe='')}")["workflow_id"])
+        return identifier
+
+    def history(self, workflow_id: str, after_seq: int = 0) -> Iterator[dict[str, Any]]:
+        """Events of a case after a sequence number, in order."""
+        while True:
+            path = f"/v1/workflows/{quote(workflow_id, safe='')}/history"
+            page = self.get(path, limit=PAGE, after_seq=after_seq)["items"]
+            yield from page
+            if len(page) < PAGE:
+                return
+            after_seq = int(page[-1]["seq"])
+
+
+def in_words(answer: Answer) -> str:
+    """One line for a problem document."""
+    problem = answer.body if isinstance(answer.body, dict) else {}
+    text = f"{answer.status} {problem.get('title') or 'refused'}"
+    if problem.get("check"):
+        text += f" (check: {problem['check']})"
+    if problem.get("detail"):
+        text += f": {problem['detail']}"
+    for error in problem.get("errors") or []:
+        text += f"\n  {error.get('pointer')}: {error.get('detail')}"
+    if answer.headers.get("retry-after"):
+        text += f" (repeat after {answer.headers['retry-after']} s)"
+    return text
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return raw.decode("utf-8", "replace")

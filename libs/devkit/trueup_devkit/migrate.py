@@ -1,0 +1,77 @@
+"""Bring database and bus to the shape that this version needs: the only code that runs with admin rights.
+
+It may run at any time and any number of times; a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from trueup_devkit.secret_files import SecretFiles, installed_systems, make_secrets
+from trueup_devkit.state_folder import DEFAULT_FOLDER, StateFolder, write_private
+
+
+async def create_database(url: str) -> None:
+    """Create the database that the URL names, where the server does not have it yet."""
+    import asyncpg
+
+    server, _, name = url.partition("?")[0].rpartition("/")
+    try:
+        await (await asyncpg.connect(url)).close()
+    except asyncpg.InvalidCatalogNameError:
+        connection = await asyncpg.connect(f"{server}/postgres")
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}"')
+        except asyncpg.DuplicateDatabaseError:
+            pass  # two migrations at once: the other was first
+        finally:
+            await connection.close()
+
+
+def write_sandbox_connections(sandbox_url: str, path: Path) -> None:
+    """Write the connections of the sandbox world, as an operator would write his own."""
+    from trueup_devkit.sandbox.connections import sandbox_connections
+
+    with urllib.request.urlopen(f"{sandbox_url}/", timeout=10) as answer:
+        systems: dict[str, str] = json.load(answer)["systems"]
+    write_private(path, json.dumps(sandbox_connections(systems), indent=2))
+
+
+async def migrate(database_url: str, nats_url: str, secrets: SecretFiles, connections: Path | None) -> None:
+    """Roles, schemas and migrations; streams, consumers and buckets; the catalog."""
+    bootstrap: Any = importlib.import_module("trueup_common.runtime.bootstrap")
+    await create_database(database_url)
+    await bootstrap.bootstrap_database(database_url, secrets.read(secrets.database))
+    await bootstrap.bootstrap_bus(nats_url)
+    await bootstrap.load_catalog(nats_url, connections)
+
+
+def main() -> int:
+    """`python -m trueup_devkit.migrate`, told by TRUEUP_* what to migrate."""
+    folder = StateFolder(Path(os.environ.get("TRUEUP_STATE_DIR", str(DEFAULT_FOLDER))))
+    secrets = make_secrets(folder.secrets, installed_systems())
+    connections = os.environ.get("TRUEUP_CONNECTIONS")
+    sandbox_url = os.environ.get("TRUEUP_SANDBOX_URL")
+    if sandbox_url and connections:
+        write_sandbox_connections(sandbox_url, Path(connections))
+    asyncio.run(
+        migrate(
+            os.environ["TRUEUP_DATABASE_URL"],
+            os.environ["TRUEUP_NATS_URL"],
+            secrets,
+            Path(connections) if connections else None,
+        )
+    )
+    print("migrated")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

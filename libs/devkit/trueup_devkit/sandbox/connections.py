@@ -1,0 +1,45 @@
+"""The connections document of the sandbox world: what an operator would write by hand to reach it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from trueup_devkit.sandbox.systems import SYSTEMS
+from trueup_devkit.sandbox.systems.wordpress import READER, WRITER, sandbox_password
+
+TENANTS: Final = ("acme", "globex")
+
+
+def system_urls(control_url: str) -> dict[str, str]:
+    """Where the systems of a sandbox with a fixed control port listen."""
+    parts = urlsplit(control_url)
+    if parts.port is None:
+        raise ValueError(f"no port in {control_url!r}")
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
+    return {name: f"{parts.scheme}://{host}:{parts.port + offset}" for offset, name in enumerate(SYSTEMS, start=1)}
+
+
+def sandbox_connections(source: str | Mapping[str, str]) -> dict[str, Any]:
+    """The document for a control URL (fixed ports) or for the systems' URLs as `GET /` answers them.
+
+    The passwords are those of a world that exists on loopback only; they are no secrets.
+    """
+    urls = system_urls(source) if isinstance(source, str) else dict(source)
+    connections: list[dict[str, Any]] = []
+    for tenant in TENANTS:
+        connections.append(
+            {
+                "tenant": tenant,
+                "system": "wordpress",
+                "base_url": f"{urls['wordpress']}/{tenant}",
+                "username": WRITER,
+                "password": sandbox_password(tenant, WRITER),
+                "read_username": READER,
+                "read_password": sandbox_password(tenant, READER),
+                "allow_private_network": True,
+            }
+        )
+        connections.append(
+            {"tenant": tenant, "system": "bench", "base_url": urls["bench"], "allow_private_network": True}
+        )
+    return {"connections": connections}

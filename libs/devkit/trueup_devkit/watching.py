@@ -1,0 +1,139 @@
+"""Watching one case live: what the gateway tells about it, as a table that changes in place, or as lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from trueup_devkit.gateway_client import GatewayClient, GatewayError
+
+TERMINAL_STATUSES = frozenset({"CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED"})
+STOPPED_STATUSES = TERMINAL_STATUSES | {"HUMAN_TAKEOVER", "PAUSED"}
+"""Statuses in which nothing moves until a person acts."""
+POLL_SECONDS = 0.25
+_PATIENCE_SECONDS = 30.0
+_SHOWN_EVENTS = 14
+
+
+class Watched:
+    """What is known of a case so far."""
+
+    def __init__(self, client: GatewayClient, workflow_id: str) -> None:
+        self.client = client
+        self.workflow_id = workflow_id
+        self.case: dict[str, Any] = {}
+        self.command: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+
+    @property
+    def status(self) -> str:
+        return str(self.case.get("status", "…"))
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in STOPPED_STATUSES
+
+    def look(self) -> list[dict[str, Any]]:
+        """Ask once; answers the events that are new."""
+        self.case = self.client.get(f"/v1/workflows/{quote(self.workflow_id, safe='')}")
+        command_ids = [step["command_id"] for step in self.case.get("steps") or [] if step.get("command_id")]
+        if command_ids:
+            self.command = self.client.get(f"/v1/commands/{quote(command_ids[-1], safe='')}")
+        last = int(self.events[-1]["seq"]) if self.events else 0
+        new = list(self.client.history(self.workflow_id, last))
+        self.events += new
+        return new
+
+
+def watch(client: GatewayClient, identifier: str, timeout_seconds: float | None = None) -> Watched:
+    """Show a case until nothing moves any more; answers what was seen last."""
+    watched = Watched(client, client.workflow_of(identifier))
+    if sys.stdout.isatty():
+        _watch_on_screen(watched, timeout_seconds)
+    else:
+        follow(watched, lambda new: [print(line_of(event), flush=True) for event in new], timeout_seconds)
+        print(f"{watched.workflow_id} {watched.status}", flush=True)
+    return watched
+
+
+def follow(watched: Watched, show: Callable[[list[dict[str, Any]]], Any], timeout_seconds: float | None = None) -> None:
+    """Look again and again, outliving short absences of the gateway, until the case is over."""
+    started = time.monotonic()
+    silent_since: float | None = None
+    while True:
+        try:
+            show(watched.look())
+            silent_since = None
+        except GatewayError as error:
+            now = time.monotonic()
+            silent_since = silent_since or now
+            if not watched.case or now - silent_since > _PATIENCE_SECONDS or str(error).startswith("4"):
+                raise
+        if watched.is_over:
+            return
+        if timeout_seconds is not None and time.monotonic() - started > timeout_seconds:
+            raise GatewayError(f"{watched.workflow_id} is still {watched.status} after {timeout_seconds:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _watch_on_screen(watched: Watched, timeout_seconds: float | None) -> None:
+    from rich.live import Live
+
+    with Live(picture(watched), refresh_per_second=8) as live:
+        follow(watched, lambda new: live.update(picture(watched)), timeout_seconds)
+        live.update(picture(watched))
+
+
+def picture(watched: Watched) -> Any:
+    """The case as a rich renderable: status, attempts, state elements, last events."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text.assemble((watched.workflow_id, "bold"), "  ", (watched.status, _colour(watched.status)))
+    command = watched.command
+    if command:
+        head.append(f"  {command.get('command_type')}  {command.get('state')}")
+        if command.get("error_code"):
+            head.append(f"  ({command.get('error_class')}: {command.get('error_code')})", "yellow")
+    attempts = Table(
+        "attempt", "fence", "state", "status", "error", title="attempts", title_justify="left", expand=False
+    )
+    for attempt in command.get("attempts") or []:
+        names = ("attempt_id", "fence", "state", "external_status", "error_code")
+        attempts.add_row(*(str(attempt.get(name) or "") for name in names))
+    vector = Table("element", "desired", "recorded", "observed", "phase", title="state", title_justify="left")
+    for element in watched.case.get("vector") or []:
+        names = ("element", "desired", "recorded", "observed", "phase")
+        vector.add_row(*(_short(element.get(name)) for name in names))
+    lines = Text("\n".join(line_of(event) for event in watched.events[-_SHOWN_EVENTS:]))
+    return Group(head, *(table for table in (attempts, vector) if table.row_count), lines)
+
+
+def line_of(event: dict[str, Any]) -> str:
+    """One history event in one line: when, what, and the parts of its payload that say why."""
+    payload = event.get("payload") or {}
+    told = [f"{name}={_short(payload[name])}" for name in _TELLING if payload.get(name) not in (None, "", [], {})]
+    return (
+        f"{event.get('seq'):>4}  {event.get('recorded_at', '')}  {event.get('type', ''):<34} {' '.join(told)}".rstrip()
+    )
+
+
+_TELLING = (
+    *("command_type", "from", "to", "state", "status", "verdict", "decision", "reason", "attempt", "fence"),
+    *("error_class", "error_code", "external_status", "next_retry_at", "element", "phase", "owner", "deadline_at"),
+)
+
+
+def _short(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def _colour(status: str) -> str:
+    if status == "CLOSED":
+        return "bold green"
+    return "bold red" if status in STOPPED_STATUSES else "bold cyan"

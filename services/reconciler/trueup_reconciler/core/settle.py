@@ -1,0 +1,320 @@
+"""Settling an unknown outcome: looking until the outside says what happened, or a person has to.
+
+Every look raises the fence. "Not done" needs proof of access, a look later than the last moment at which the target
+could still act, and the older attempts shut out; several effects are ambiguous; when budget or time run out the answer
+is "unknown", never a guess.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import Field
+
+from trueup_common.contracts.events import Settlement, SettleRequested
+from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.observation import Finding
+from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.states import FindVerdict
+from trueup_common.contracts.task import FindTask, Found, Operation
+
+BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+ANSWER_SECONDS: Final = (30.0, 60.0, 120.0, 300.0)
+FINDS_MAX: Final = 40
+EVIDENCE_MAX: Final = 20
+
+
+class SettlementState(StrEnum):
+    """OPEN waits for its next look, FINDING waits for an answer, DONE has a verdict."""
+
+    OPEN = "OPEN"
+    FINDING = "FINDING"
+    DONE = "DONE"
+
+
+class Heard(StrEnum):
+    """What a settlement can hear."""
+
+    REQUESTED = "requested"
+    REQUESTED_AGAIN = "requested_again"
+    DUE = "due"
+    TOO_EARLY = "too_early"
+    EXHAUSTED = "exhausted"
+    DECIDED = "decided"
+    UNDECIDED = "undecided"
+    STALE_ANSWER = "stale_answer"
+
+
+class Act(StrEnum):
+    """What a settlement does next."""
+
+    FIND = "find"
+    WAIT = "wait"
+    FINISH = "finish"
+    REPEAT_RESULT = "repeat_result"
+    KEEP_EVIDENCE = "keep_evidence"
+    NOTHING = "nothing"
+
+
+_S, _H, _A = SettlementState, Heard, Act
+
+TABLE: Final[dict[tuple[SettlementState, Heard], tuple[SettlementState, Act]]] = {
+    (_S.OPEN, _H.REQUESTED): (_S.FINDING, _A.FIND),
+    (_S.OPEN, _H.REQUESTED_AGAIN): (_S.OPEN, _A.NOTHING),
+    (_S.OPEN, _H.DUE): (_S.FINDING, _A.FIND),
+    (_S.OPEN, _H.TOO_EARLY): (_S.OPEN, _A.WAIT),
+    (_S.OPEN, _H.EXHAUSTED): (_S.DONE, _A.FINISH),
+    (_S.OPEN, _H.DECIDED): (_S.OPEN, _A.KEEP_EVIDENCE),
+    (_S.OPEN, _H.UNDECIDED): (_S.OPEN, _A.KEEP_EVIDENCE),
+    (_S.OPEN, _H.STALE_ANSWER): (_S.OPEN, _A.KEEP_EVIDENCE),
+    (_S.FINDING, _H.REQUESTED): (_S.FINDING, _A.FIND),
+    (_S.FINDING, _H.REQUESTED_AGAIN): (_S.FINDING, _A.NOTHING),
+    (_S.FINDING, _H.DUE): (_S.FINDING, _A.FIND),
+    (_S.FINDING, _H.TOO_EARLY): (_S.FINDING, _A.WAIT),
+    (_S.FINDING, _H.EXHAUSTED): (_S.DONE, _A.FINISH),
+    (_S.FINDING, _H.DECIDED): (_S.DONE, _A.FINISH),
+    (_S.FINDING, _H.UNDECIDED): (_S.OPEN, _A.WAIT),
+    (_S.FINDING, _H.STALE_ANSWER): (_S.FINDING, _A.KEEP_EVIDENCE),
+    (_S.DONE, _H.REQUESTED): (_S.FINDING, _A.FIND),
+    (_S.DONE, _H.REQUESTED_AGAIN): (_S.DONE, _A.REPEAT_RESULT),
+    (_S.DONE, _H.DUE): (_S.DONE, _A.NOTHING),
+    (_S.DONE, _H.TOO_EARLY): (_S.DONE, _A.NOTHING),
+    (_S.DONE, _H.EXHAUSTED): (_S.DONE, _A.NOTHING),
+    (_S.DONE, _H.DECIDED): (_S.DONE, _A.KEEP_EVIDENCE),
+    (_S.DONE, _H.UNDECIDED): (_S.DONE, _A.KEEP_EVIDENCE),
+    (_S.DONE, _H.STALE_ANSWER): (_S.DONE, _A.KEEP_EVIDENCE),
+}
+"""Every state by everything it can hear. `requested` carries a higher fence than the request before it."""
+
+
+class SettlementRow(ForwardContract):
+    """One operation's settlement. `asked_at` and `answer_by` are real time, `next_at` is business time."""
+
+    settlement_id: str
+    command_id: str
+    workflow_id: str
+    tenant: str
+    system: str
+    operation: dict[str, Any]
+    state: SettlementState = SettlementState.OPEN
+    state_version: int = 1
+    round: int = 1
+    request_fence: int
+    fence: int
+    find_id: str | None = None
+    finds_count: int = 0
+    answers_count: int = 0
+    reason: str
+    late_until: Instant | None = None
+    provable_at: Instant | None = None
+    requested_at: Instant
+    deadline_at: Instant
+    asked_at: Instant | None = None
+    answer_by: Instant | None = None
+    next_at: Instant | None = None
+    finished_at: Instant | None = None
+    verdict: FindVerdict | None = None
+    finding: dict[str, Any] | None = None
+    effect_seen: bool = False
+    """An answer of an older look said that the effect exists: absence is no longer believed in this round."""
+    evidence: list[dict[str, Any]] = Field(default_factory=list)
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one message did: the row as it stands, a look to send, and what to tell the orchestrator."""
+
+    row: SettlementRow
+    act: Act
+    find: FindTask | None = None
+    told: tuple[Settlement, ...] = ()
+
+
+def delay(table: tuple[float, ...], count: int) -> timedelta:
+    """The entry for a count; the last one for all beyond."""
+    return timedelta(seconds=table[min(count, len(table) - 1)])
+
+
+def request(row: SettlementRow | None, asked: SettleRequested, *, business: datetime, real: datetime) -> Step:
+    """Take up a request. A request with a higher fence than the last one opens a new round."""
+    operation = asked.operation
+    if row is None:
+        row = SettlementRow(
+            settlement_id=derived_id("stl", operation.command_id),
+            command_id=operation.command_id,
+            workflow_id=operation.workflow_id,
+            tenant=operation.tenant,
+            system=operation.target.system,
+            operation=operation.model_dump(mode="json"),
+            state_version=0,
+            round=0,
+            request_fence=0,
+            fence=0,
+            reason=asked.reason,
+            requested_at=asked.requested_at,
+            deadline_at=asked.deadline_at,
+        )
+    if asked.fence <= row.request_fence:
+        state, act = TABLE[row.state, Heard.REQUESTED_AGAIN]
+        return Step(row, act, told=(told(row, row.finished_at or business),) if act is Act.REPEAT_RESULT else ())
+    state, act = TABLE[row.state, Heard.REQUESTED]
+    opened = row.evolve(
+        state=state,
+        round=row.round + 1,
+        request_fence=asked.fence,
+        fence=max(row.fence, asked.fence),
+        finds_count=0,
+        answers_count=0,
+        reason=asked.reason,
+        late_until=asked.late_until,
+        provable_at=None,
+        requested_at=asked.requested_at,
+        deadline_at=asked.deadline_at,
+        finished_at=None,
+        verdict=None,
+        finding=None,
+        effect_seen=False,
+    )
+    looking = _find(opened, act, business=business, real=real)
+    return Step(looking.row, act, looking.find, (told(looking.row, business),))
+
+
+def due(row: SettlementRow, *, business: datetime, real: datetime) -> Step:
+    """The row's time has come: look, look again under a higher fence, or give up."""
+    heard = Heard.DUE
+    if row.state is SettlementState.FINDING and row.answer_by is not None and real < row.answer_by:
+        heard = Heard.TOO_EARLY
+    elif row.finds_count > 0 and (row.finds_count >= FINDS_MAX or business >= row.deadline_at):
+        heard = Heard.EXHAUSTED
+    state, act = TABLE[row.state, heard]
+    if act is Act.FIND:
+        return _find(row.evolve(state=state), act, business=business, real=real)
+    if act is Act.FINISH:
+        spent = "budget" if row.finds_count >= FINDS_MAX else "deadline"
+        verdict = Finding(verdict=FindVerdict.UNKNOWN, reason=f"{spent}_exhausted")
+        return _finish(row.evolve(state=state), verdict, business)
+    if act is Act.WAIT and row.answer_by is not None:
+        return Step(row.evolve(next_at=business + (row.answer_by - real)), act)
+    return Step(row.evolve(next_at=None) if row.state is SettlementState.DONE else row, act)
+
+
+def found(row: SettlementRow, answer: Found, *, business: datetime, real: datetime) -> Step:
+    """Take the answer of a look. Only the look in hand decides; every other answer is evidence."""
+    finding = judge(row, answer)
+    if row.state is not SettlementState.FINDING or answer.find_id != row.find_id:
+        heard = Heard.STALE_ANSWER
+    elif finding.verdict is FindVerdict.UNKNOWN:
+        heard = Heard.UNDECIDED
+    else:
+        heard = Heard.DECIDED
+    state, act = TABLE[row.state, heard]
+    if act is Act.KEEP_EVIDENCE:
+        return _keep(row, answer, act)
+    if act is Act.FINISH:
+        return _finish(row.evolve(state=state, fence=max(row.fence, answer.fence)), finding, business)
+    wait = delay(BACKOFF_SECONDS, row.answers_count)
+    if answer.provable_at is not None and answer.provable_at > real:
+        wait = min(wait, answer.provable_at - real + timedelta(milliseconds=50))
+    waiting = row.evolve(
+        state=state,
+        fence=max(row.fence, answer.fence),
+        find_id=None,
+        asked_at=None,
+        answer_by=None,
+        answers_count=row.answers_count + 1,
+        provable_at=answer.provable_at or row.provable_at,
+        next_at=business + wait,
+        finding=finding.model_dump(mode="json"),
+    )
+    return Step(waiting, act)
+
+
+def judge(row: SettlementRow, answer: Found) -> Finding:
+    """The verdict that one answer supports; what it does not support becomes UNKNOWN with the reason."""
+    finding: Finding = answer.finding
+    if finding.candidates > 1 or finding.verdict is FindVerdict.AMBIGUOUS:
+        return _doubt(finding, FindVerdict.AMBIGUOUS, finding.reason or "several_candidates")
+    if finding.verdict is not FindVerdict.MISSING:
+        return finding
+    doubts = (
+        ("no_proof_of_access", not finding.proof_of_access),
+        ("older_attempt_not_shut_out", answer.fence < row.fence),
+        ("newer_attempt_known", answer.fence > row.fence),
+        ("too_early", any(at is not None and answer.found_at <= at for at in (answer.provable_at, row.late_until))),
+        ("effect_seen_before", row.effect_seen),
+    )
+    reason = next((name for name, holds in doubts if holds), None)
+    return finding if reason is None else _doubt(finding, FindVerdict.UNKNOWN, reason)
+
+
+def _doubt(finding: Finding, verdict: FindVerdict, reason: str) -> Finding:
+    doubted: Finding = finding.evolve(verdict=verdict, reason=reason)
+    return doubted
+
+
+def told(row: SettlementRow, at: datetime) -> Settlement:
+    """The row as the orchestrator hears of it."""
+    done = row.state is SettlementState.DONE
+    return Settlement(
+        settlement_id=row.settlement_id,
+        command_id=row.command_id,
+        workflow_id=row.workflow_id,
+        tenant=row.tenant,
+        started=True,
+        finished=done,
+        fence=row.fence,
+        verdict=row.verdict if done else None,
+        finding=Finding.model_validate(row.finding) if done and row.finding is not None else None,
+        finds_count=row.finds_count,
+        at=at,
+    )
+
+
+def _find(row: SettlementRow, act: Act, *, business: datetime, real: datetime) -> Step:
+    fence = row.fence + 1
+    find_id = derived_id("fnd", row.settlement_id, fence)
+    patience = delay(ANSWER_SECONDS, row.finds_count - row.answers_count)
+    asked = row.evolve(
+        fence=fence,
+        find_id=find_id,
+        finds_count=row.finds_count + 1,
+        asked_at=real,
+        answer_by=real + patience,
+        next_at=business + patience,
+    )
+    task = FindTask(
+        operation=Operation.model_validate(row.operation),
+        fence=fence,
+        find_id=find_id,
+        settlement_id=row.settlement_id,
+    )
+    return Step(asked, act, find=task)
+
+
+def _finish(row: SettlementRow, finding: Finding, business: datetime) -> Step:
+    done = row.evolve(
+        find_id=None,
+        asked_at=None,
+        answer_by=None,
+        next_at=None,
+        finished_at=business,
+        verdict=finding.verdict,
+        finding=finding.model_dump(mode="json"),
+    )
+    return Step(done, Act.FINISH, told=(told(done, business),))
+
+
+def _keep(row: SettlementRow, answer: Found, act: Act) -> Step:
+    if len(row.evidence) >= EVIDENCE_MAX or any(item["find_id"] == answer.find_id for item in row.evidence):
+        return Step(row, Act.NOTHING)
+    item = {
+        "find_id": answer.find_id,
+        "fence": answer.fence,
+        "verdict": answer.finding.verdict.value,
+        "ledger_status": answer.ledger_status,
+        "found_at": answer.found_at.isoformat(),
+    }
+    seen = row.effect_seen or answer.finding.verdict in (FindVerdict.CONFIRMED, FindVerdict.AMBIGUOUS)
+    return Step(row.evolve(evidence=[*row.evidence, item], effect_seen=seen), act)

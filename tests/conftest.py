@@ -1,0 +1,51 @@
+"""Fixtures that every test package may use: the session's servers, a database per module, a clean bus per module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.servers import BusServer, Database, PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One embedded cluster per test process; it dies with the process."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusServer]:
+    """One NATS server per test process with the real users and permissions; streams are the caller's business."""
+    server = BusServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def fresh_database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """An empty database for one test module."""
+    database = postgres_server.fresh_database()
+    yield database
+    postgres_server.drop(database)
+
+
+@pytest.fixture(scope="module")
+def plane_database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A migrated database with roles and per-service URLs for one test module."""
+    database = postgres_server.plane_database()
+    yield database
+    postgres_server.drop(database)
+
+
+@pytest.fixture(scope="module")
+def plane_bus(nats_server: BusServer) -> Iterator[BusServer]:
+    """The bus with freshly made streams, consumers and buckets for one test module."""
+    nats_server.wipe()
+    nats_server.bootstrap()
+    yield nats_server
+    nats_server.wipe()
