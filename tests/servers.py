@@ -97,9 +97,9 @@ class PostgresServer:
             run_apart(lambda: bootstrap.bootstrap_database(self._admin_url_of(TEMPLATE), self.passwords))
             self._migrated = True
         database = self.fresh_database(TEMPLATE)
-        for service, password in self.passwords.items():
+        for service in SERVICES:
             role = f"trueup_{service.replace('-', '_')}"
-            database.urls[service] = self.cluster.url(role, password, database.name)
+            database.urls[service] = self.cluster.url(role, self.passwords[service], database.name)
         return database
 
     def drop(self, database: Database) -> None:
@@ -146,7 +146,7 @@ class BusServer:
     def bootstrap(self) -> None:
         """Create the streams, consumers and buckets of the topology."""
         bootstrap = importlib.import_module("trueup_common.runtime.bootstrap")
-        run_apart(lambda: bootstrap.bootstrap_bus(self.admin_url))
+        run_apart(lambda: bootstrap.bootstrap_bus(self.admin_url, installed_systems()))
 
     def wipe(self) -> None:
         """Delete every stream (buckets are streams too), so that a test module starts from nothing."""

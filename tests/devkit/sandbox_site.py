@@ -1,7 +1,8 @@
 """What the sandbox tests share: a world in this process, on real sockets, with a clock that they set."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from trueup_devkit.sandbox.systems.wordpress import READER, WRITER, sandbox_pass
 
 POSTS = "/wp-json/wp/v2/posts"
 START = 1_790_000_000.25
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loading certificates costs more than a test
 
 
 class Hands:
@@ -26,7 +28,9 @@ class Hands:
     def client(self, base_url: str, auth: tuple[str, str] | None = None) -> httpx.AsyncClient:
         # One connection per request: a fault that cuts it must not be hidden by a pool that sends again.
         limits = httpx.Limits(max_keepalive_connections=0)
-        client = httpx.AsyncClient(base_url=base_url, auth=auth, limits=limits, timeout=5, trust_env=False)
+        client = httpx.AsyncClient(
+            base_url=base_url, auth=auth, limits=limits, timeout=5, verify=_NO_TLS, trust_env=False
+        )
         self._clients.append(client)
         return client
 
@@ -77,3 +81,12 @@ async def running(state_dir: Path) -> AsyncIterator[Hands]:
             yield hands
         finally:
             await hands.close()
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition of a real process, for a bounded time."""
+    for _ in range(300):
+        if await holds():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the condition never held")

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.devkit.sandbox_site import POSTS, Hands, running
+
 from trueup_devkit.sandbox.systems.wordpress_text import rendered_content, slug_of
 
 
@@ -130,8 +130,9 @@ async def test_a_race_makes_twins(hands: Hands) -> None:
     ("sent", "stored"),
     [
         ("Two Words", "two-words"), ("Ünï çödé ß", "uni-code-s"), ("a--b__c", "a-b__c"), ("a.b/c", "a-b-c"),
-        ("  trim - ", "trim"), ("日本語", "%e6%97%a5%e6%9c%ac%e8%aa%9e"), ("100%", "100"), ("op:1", "op1"), ("a&b", "ab"),
-        ("<b>hi</b>there", "hithere"), ("a—b", "a-b"), ("x" * 250, "x" * 200), ("K" * 190 + "日本", "k" * 190 + "%e6%97%a5"),
+        ("  trim - ", "trim"), ("日本語", "%e6%97%a5%e6%9c%ac%e8%aa%9e"), ("100%", "100"), ("op:1", "op1"),
+        ("<b>hi</b>there", "hithere"), ("a—b", "a-b"), ("a&b", "ab"), ("x" * 250, "x" * 200),
+        ("K" * 190 + "日本", "k" * 190 + "%e6%97%a5"),
     ],
 )  # fmt: skip
 def test_slugs_are_sanitised(sent: str, stored: str) -> None:
@@ -239,7 +240,8 @@ async def test_a_wrong_type_in_registered_meta_is_400_after_the_post_was_stored(
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        (b"{nope", "rest_invalid_json"), (b"\xff\xfe", "rest_invalid_json"), (b"", "empty_content"), (b"[1]", "empty_content"),
+        (b"{nope", "rest_invalid_json"), (b"\xff\xfe", "rest_invalid_json"), (b"", "empty_content"),
+        (b"[1]", "empty_content"),
         (b'{"title": "", "content": ""}', "empty_content"), (b'{"title": ["x"]}', "empty_content"),
         (b'{"title": "x", "status": "bogus"}', "rest_invalid_param"),
         (b'{"title": "x", "status": "trash"}', "rest_invalid_param"),

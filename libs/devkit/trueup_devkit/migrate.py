@@ -16,6 +16,7 @@ from typing import Any
 
 from trueup_devkit.secret_files import SecretFiles, installed_systems, make_secrets
 from trueup_devkit.state_folder import DEFAULT_FOLDER, StateFolder, write_private
+from trueup_devkit.told import ToldError
 
 
 async def create_database(url: str) -> None:
@@ -49,8 +50,21 @@ async def migrate(database_url: str, nats_url: str, secrets: SecretFiles, connec
     bootstrap: Any = importlib.import_module("trueup_common.runtime.bootstrap")
     await create_database(database_url)
     await bootstrap.bootstrap_database(database_url, secrets.read(secrets.database))
-    await bootstrap.bootstrap_bus(nats_url)
-    await bootstrap.load_catalog(nats_url, connections)
+    adapters = bootstrap.installed_adapters()
+    await bootstrap.bootstrap_bus(nats_url, adapters)
+    declarations = [declaration for adapter in adapters.values() for declaration in adapter.declarations]
+    await bootstrap.load_catalog(nats_url, declarations, connected_pairs(connections) if connections else [])
+
+
+def connected_pairs(path: Path) -> list[tuple[str, str]]:
+    """The (tenant, system) pairs of a connections file: all that others than adapters may know of it."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        return [(str(entry["tenant"]), str(entry["system"])) for entry in content.get("connections") or []]
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError) as error:
+        raise ToldError(f"connections file {path} is not usable: {type(error).__name__}: {error}") from error
 
 
 def main() -> int:
@@ -74,4 +88,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ToldError as error:
+        sys.exit(str(error))

@@ -20,6 +20,15 @@ from trueup_devkit.told import ToldError
 GATEWAY = "gateway"
 MODULES: dict[str, str] = {service: f"trueup_{service.replace('-', '_')}.main" for service in SERVICES}
 REPLICAS_MAX = 16
+SECRET_READERS: dict[str, tuple[str, ...]] = {
+    "DATABASE_URL": (),  # the caller's is the admin's; each service gets its own
+    "NATS_URL": (),
+    "CAPABILITY": (),
+    "TOKEN": (),
+    "GRANT_KEYS": (GATEWAY, "adapters"),
+    "SIGNING_KEY": (GATEWAY,),
+    "DEV_ISSUER_KEY": (GATEWAY, "repair-planner"),
+}
 
 
 class PlanError(ToldError):
@@ -117,10 +126,9 @@ def service_environment(
 ) -> dict[str, str]:
     """What one process is told. The caller's TRUEUP_* pass through, but never an admin URL or another's secret."""
     secrets = SecretFiles(plan.folder.secrets)
-    environment = dict(caller)
-    for admin_only in ("TRUEUP_DATABASE_URL", "TRUEUP_NATS_URL"):
-        environment.pop(admin_only, None)
-        environment.pop(f"{admin_only}_FILE", None)
+    foreign = {name for name in SECRET_READERS if service not in SECRET_READERS[name]}
+    withheld = {f"TRUEUP_{name}{twin}" for name in foreign for twin in ("", "_FILE")}
+    environment = {name: value for name, value in caller.items() if name not in withheld}
     environment |= {
         "TRUEUP_MODE": plan.mode,
         "TRUEUP_SERVICE": service,
@@ -134,14 +142,13 @@ def service_environment(
         "TRUEUP_NATS_URL": caller.get(f"TRUEUP_NATS_URL_{service.upper().replace('-', '_')}")
         or (plan.external_nats_url or _user_url(addresses.nats_url, service, secrets.read(secrets.bus)[service])),
     }
-    if service in (GATEWAY, "adapters"):
-        environment["TRUEUP_GRANT_KEYS_FILE"] = str(secrets.grant_keys)
-    if service == GATEWAY:
-        environment["TRUEUP_SIGNING_KEY_FILE"] = str(secrets.signing_key)
-        if plan.mode == "development":
-            environment["TRUEUP_DEV_ISSUER"] = "1"
-    if service in (GATEWAY, "repair-planner") and plan.mode == "development":
-        environment["TRUEUP_DEV_ISSUER_KEY_FILE"] = str(secrets.dev_issuer_key)
+    made = {"GRANT_KEYS": secrets.grant_keys, "SIGNING_KEY": secrets.signing_key}
+    if plan.mode == "development":
+        made["DEV_ISSUER_KEY"] = secrets.dev_issuer_key
+        environment["TRUEUP_DEV_ISSUER"] = "1"
+    for key, file in made.items():
+        if service in SECRET_READERS[key] and f"TRUEUP_{key}" not in environment:
+            environment.setdefault(f"TRUEUP_{key}_FILE", str(file))
     if addresses.connections and service == "adapters":
         environment["TRUEUP_CONNECTIONS"] = addresses.connections
     return environment

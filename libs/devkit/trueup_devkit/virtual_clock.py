@@ -7,6 +7,7 @@ the next one starts when every process works with the new time and what fell due
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trueup_common.contracts.topology import CLOCK_SUBJECT, DUE
 from trueup_devkit.told import ToldError
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ class Timeline(Protocol):
         """Business time."""
         ...
 
-    async def next_due(self, after: datetime) -> datetime | None:
-        """The earliest due time later than `after`."""
+    async def next_due(self) -> datetime | None:
+        """The earliest due time that still lies ahead."""
         ...
 
     async def overdue(self, now: datetime) -> int:
@@ -87,7 +89,7 @@ async def advance(timeline: Timeline, distance: timedelta) -> list[Step]:
         now = await timeline.now()
         if now >= target:
             return steps
-        due = await timeline.next_due(now)
+        due = await timeline.next_due()
         moment = target if due is None else min(due, target)
         waiting = await timeline.overdue(now)
         offset_seconds = await timeline.move_to(moment)
@@ -122,22 +124,19 @@ class PlaneTimeline:
         moment: datetime = await self._database.fetchval("SELECT trueup.now()")
         return moment
 
-    async def next_due(self, after: datetime) -> datetime | None:
-        moments = [
-            await self._fetch(f"SELECT min({column}) {rest} AND {column} > $1", after) for column, rest in _due()
-        ]
-        return min((moment for moment in moments if moment is not None), default=None)
+    async def next_due(self) -> datetime | None:
+        moment: datetime | None = await self._database.fetchval("SELECT trueup.next_due()")
+        return moment
 
     async def overdue(self, now: datetime) -> int:
-        return sum([await self._fetch(f"SELECT count(*) {rest} AND {column} <= $1", now) for column, rest in _due()])
-
-    async def _fetch(self, statement: str, moment: datetime) -> Any:
         import asyncpg
 
-        try:
-            return await self._database.fetchval(statement, moment)
-        except asyncpg.UndefinedTableError:
-            return 0 if "count(*)" in statement else None
+        count = 0
+        for schema, table, column, condition in DUE:
+            statement = f'SELECT count(*) FROM "{schema}"."{table}" WHERE ({condition}) AND "{column}" <= $1'
+            with contextlib.suppress(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
+                count += await self._database.fetchval(statement, now)
+        return count
 
     async def move_to(self, moment: datetime) -> float:
         # Never backwards: real time may have passed the moment since it was read.
@@ -149,8 +148,6 @@ class PlaneTimeline:
         return offset.total_seconds()
 
     async def announce(self, offset_seconds: float) -> None:
-        from trueup_common.contracts.topology import CLOCK_SUBJECT
-
         missing = set(self._instances)
         inbox = self._bus.new_inbox()
         answers = await self._bus.subscribe(inbox)
@@ -179,12 +176,6 @@ async def _acknowledged(answers: Any, offset_seconds: float) -> set[str]:
     except (TimeoutError, ValueError, KeyError, TypeError):
         pass  # nothing yet, an older offset, or not an answer: it is asked again until the deadline
     return set()
-
-
-def _due() -> list[tuple[str, str]]:
-    from trueup_common.contracts.topology import DUE
-
-    return [(f'"{column}"', f'FROM "{schema}"."{table}" WHERE ({where})') for schema, table, column, where in DUE]
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ class Stream:
     subjects: tuple[str, ...]
     work_queue: bool
     max_age_seconds: int = 0
-    max_bytes: int = 2 * 1024**3
+    max_bytes: int = 256 * 1024**2
     duplicate_window_seconds: int = 120
 
 
@@ -49,7 +49,7 @@ STREAMS: Final = (
     Stream(COMMANDS, ("trueup.cmd.*",), work_queue=True),
     Stream(GRANTS, ("trueup.grant.request.*",), work_queue=True),
     Stream(TASKS, ("trueup.task.*.*.*",), work_queue=True),
-    Stream(EVENTS, ("trueup.evt.>",), work_queue=False, max_age_seconds=7 * 86400),
+    Stream(EVENTS, ("trueup.evt.>",), work_queue=False, max_age_seconds=7 * 86400, max_bytes=1024**3),
 )
 
 CONSUMERS: Final = (

@@ -55,7 +55,10 @@ def service_metadata() -> dict[str, tuple[MetaData, str]]:
     """Installed services: schema → (metadata, package)."""
     found: dict[str, tuple[MetaData, str]] = {}
     for point in sorted(entry_points(group="trueup.services"), key=lambda point: point.name):
-        found[point.name] = (point.load(), point.module.split(".")[0])
+        try:
+            found[point.name] = (point.load(), point.module.split(".")[0])
+        except ModuleNotFoundError:  # TEMPORARY-LEAD
+            continue
     return found
 
 
@@ -65,7 +68,8 @@ def role_of(schema: str) -> str:
 
 
 async def bootstrap_database(admin_url: str, passwords: Mapping[str, str]) -> None:
-    """Roles, schemas, `trueup.now()`, migrations and rights. `passwords` by schema. Safe to run again and at once."""
+    """Roles, schemas, `trueup.now()`, migrations and rights. `passwords` by service name."""
+    passwords = {service.replace("-", "_"): password for service, password in passwords.items()}
     connection = await asyncpg.connect(admin_url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
@@ -156,8 +160,10 @@ def alembic_config(schema: str, versions: Path) -> Config:
     return config
 
 
-async def bootstrap_bus(nats_url: str, systems: Iterable[str], *, replicas: int = 1) -> None:
-    """Streams, consumers and buckets, with the admin user."""
+async def bootstrap_bus(nats_url: str, systems: Iterable[str] | None = None, *, replicas: int = 1) -> None:
+    """Streams, consumers and buckets, with the admin user. `systems` default to the installed adapters."""
+    if systems is None:
+        systems = [point.name for point in entry_points(group="trueup.adapters")]
     client = await connect_admin(nats_url)
     try:
         js = client.jetstream()

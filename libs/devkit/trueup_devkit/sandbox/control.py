@@ -81,10 +81,7 @@ class _Control:
         try:
             spec = FaultSpec.model_validate_json(await _body(request))
             system = self._world.systems[self._known(spec.system)]
-            if spec.fault == "rewrite" and spec.params.get("field") not in system.rewritable:
-                known = ", ".join(sorted(system.rewritable)) or "nothing"
-                raise HTTPException(400, f"params.field: {spec.system} can rewrite {known}")
-            return _json(self._world.faults.order(spec).document(), 201)
+            return _json(self._world.faults.order(spec, system.rewritable).document(), 201)
         except ValueError as failure:
             raise HTTPException(400, _readable(failure)) from None
 

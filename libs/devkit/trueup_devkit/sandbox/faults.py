@@ -166,9 +166,11 @@ class FaultBoard:
             spec = FaultSpec.model_validate_json(text)
             self._standing.append(Fault(fault_id, spec, PARAMS[spec.fault].model_validate(spec.params), left))
 
-    def order(self, spec: FaultSpec) -> Fault:
-        """Let a fault stand; raises ValueError where its parameters are wrong."""
+    def order(self, spec: FaultSpec, rewritable: frozenset[str]) -> Fault:
+        """Let a fault stand; raises ValueError where its parameters are wrong or mean nothing to the system."""
         params = PARAMS[spec.fault].model_validate(spec.params)
+        if isinstance(params, Rewrite) and params.field not in rewritable:
+            raise ValueError(f"field: {spec.system} can rewrite {', '.join(sorted(rewritable)) or 'nothing'}")
         fault_id = self._store.save_fault(spec.model_dump_json(), spec.times)
         self._standing.append(Fault(fault_id, spec, params, spec.times))
         return self._standing[-1]
@@ -297,8 +299,10 @@ class Gate:
                     await self._app(scope, receive, _swallow)
                 await cut(scope, receive, reset=reset)
             case Delay(seconds=seconds, when="before"):
+                # The request has arrived whole: the effect comes even where its caller leaves in the meantime.
+                body = await _whole(receive)
                 await self._pause(seconds)
-                await self._app(scope, receive, send)
+                await self._app(scope, _replayed(body, receive), send)
             case Delay(seconds=seconds, when="inside"):
                 scope["interference"] = Interference(pause=lambda: self._pause(seconds))
                 await self._app(scope, receive, send)
@@ -333,6 +337,20 @@ class Gate:
         except TimeoutError:
             return
         raise Interrupted
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    return messages
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    async def replay() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return replay
 
 
 async def _swallow(_message: Message) -> None:

