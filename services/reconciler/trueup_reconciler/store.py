@@ -13,7 +13,7 @@ from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_reconciler.core.element import ElementRow
-from trueup_reconciler.core.settle import SettlementRow
+from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.visit import PaceRow
 from trueup_reconciler.tables import ELEMENT, OBLIGATION, PACE, SETTLEMENT
 

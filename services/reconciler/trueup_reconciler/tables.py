@@ -7,7 +7,7 @@ from sqlalchemy import Index, MetaData, text
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.runtime.tables import contract_table, mail_tables
 from trueup_reconciler.core.element import ElementRow
-from trueup_reconciler.core.settle import SettlementRow
+from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.visit import PaceRow
 
 METADATA: Final = MetaData(schema="reconciler")

@@ -1,4 +1,4 @@
-"""The grant: authority for one attempt of one operation at one adapter; minted by governance, checked before sending."""
+"""The grant: authority for one attempt of one operation at one adapter; minted by governance, checked before use."""
 
 from datetime import datetime
 from typing import Any, Final

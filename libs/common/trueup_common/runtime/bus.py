@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import nats
@@ -37,6 +38,12 @@ SILENCE_SECONDS: Final = 2.5 * HEARTBEAT_SECONDS
 REPULL_PAUSE_SECONDS: Final = 1.0
 FETCH_WAIT_SECONDS: Final = 5.0
 STREAM_FULL: Final = 10077
+
+BUS_AWAY: Final = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
+"""Failures that mean: the broker is away or does not answer now."""
+
+CoreMessage = Msg
+"""A message of core NATS, as `Bus.listen` hands it on."""
 
 
 class Bus:
@@ -93,9 +100,17 @@ class Bus:
         """Subscribe on core NATS."""
         await self.client.subscribe(subject, queue=queue, cb=react)
 
+    async def stream_state(self, stream: str) -> tuple[datetime | None, int] | None:
+        """Creation time and last sequence of a stream; None where the broker does not say."""
+        try:
+            info = await self.js.stream_info(stream)
+        except BUS_AWAY:
+            return None
+        return info.created, info.state.last_seq
+
     async def close(self) -> None:
         """Drain and close, within a bound."""
-        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+        with contextlib.suppress(*BUS_AWAY):
             await asyncio.wait_for(self.client.drain(), 3)
         with contextlib.suppress(nats.errors.Error, OSError):
             await self.client.close()
@@ -280,7 +295,7 @@ class BusPublisher:
     async def _progress(self, message: Message) -> None:
         future = await self._start(message)
         if future is not None:
-            with contextlib.suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+            with contextlib.suppress(*BUS_AWAY):
                 await asyncio.wait_for(future, CONFIRM_TIMEOUT_SECONDS)
 
     async def _start(self, message: Message) -> "asyncio.Future[Any] | None":
@@ -292,7 +307,7 @@ class BusPublisher:
             return await self.bus.js.publish_async(
                 message.subject, message.data, headers=headers_of(message), wait_stall=CONFIRM_TIMEOUT_SECONDS
             )
-        except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError) as error:
+        except BUS_AWAY as error:
             self.failed_count += 1
             log.warning("publish failed, left to the relay", extra={"message_id": message.id, "error": repr(error)})
             return None

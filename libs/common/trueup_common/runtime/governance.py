@@ -8,13 +8,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from trueup_common.contracts.events import GovernanceBeat
 from trueup_common.contracts.governance import STALE_AFTER_SECONDS, GovernanceEntry, covers, digest_of, key_of
 from trueup_common.contracts.topology import GOVERNANCE_BEAT_SUBJECT, GOVERNANCE_BUCKET
-from trueup_common.runtime.bus import Bus
+from trueup_common.runtime.bus import Bus, CoreMessage
 from trueup_common.runtime.clock import monotonic, real_now
 from trueup_common.runtime.kv import BucketWatch
 
@@ -54,7 +53,7 @@ class GovernanceWatch:
             return
         self.entries[key_of(entry)] = entry
 
-    async def _beat(self, raw: Msg) -> None:
+    async def _beat(self, raw: CoreMessage) -> None:
         try:
             self.agree(GovernanceBeat.model_validate_json(raw.data))
         except ValidationError:

@@ -5,10 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-import nats.errors
-import nats.js.errors
-
-from trueup_common.runtime.bus import Bus
+from trueup_common.runtime.bus import BUS_AWAY, Bus
 from trueup_common.runtime.clock import monotonic
 
 log = logging.getLogger("trueup.kv")
@@ -43,7 +40,7 @@ class BucketWatch:
         while True:
             try:
                 await self._follow_once()
-            except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError) as error:
+            except BUS_AWAY as error:
                 log.warning("watch lost, following again", extra={"bucket": self.bucket, "error": repr(error)[:200]})
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
 
@@ -56,7 +53,7 @@ class BucketWatch:
             while True:
                 try:
                     entry = await watcher.updates(timeout=30)  # type: ignore[no-untyped-call]
-                except (TimeoutError, nats.errors.TimeoutError):
+                except TimeoutError:
                     continue
                 self.heard_at = monotonic()
                 if entry is None:
@@ -76,5 +73,5 @@ class BucketWatch:
                     seen.add(entry.key)
                 self._changed(entry.key, None if gone else entry.value)
         finally:
-            with contextlib.suppress(nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+            with contextlib.suppress(*BUS_AWAY):
                 await watcher.stop()  # type: ignore[no-untyped-call]

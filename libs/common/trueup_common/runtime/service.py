@@ -16,14 +16,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 import asyncpg
-import nats.errors
 import orjson
 import uvloop
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from trueup_common.contracts.topology import CLOCK_SUBJECT
-from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
+from trueup_common.runtime.bus import BUS_AWAY, Bus, BusPublisher, ConsumerSource, CoreMessage
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock, RealSchedule
 from trueup_common.runtime.crash import RealCrashPoints
@@ -101,7 +99,7 @@ async def _connect(settings: Settings) -> tuple[Database, Bus]:
             bus = await Bus.connect(
                 settings.nats_url.get_secret_value(), service=settings.service, name=settings.instance
             )
-        except (nats.errors.Error, OSError, TimeoutError) as error:
+        except BUS_AWAY as error:
             last = f"bus: {type(error).__name__}: {error}"
             await database.close()
             await asyncio.sleep(START_PAUSE_SECONDS)
@@ -113,7 +111,7 @@ async def _connect(settings: Settings) -> tuple[Database, Bus]:
 async def _follow_clock(context: Context) -> None:
     """Business time outside transactions follows the control message; the answer tells that it did."""
 
-    async def moved(raw: Msg) -> None:
+    async def moved(raw: CoreMessage) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             seconds = float(orjson.loads(raw.data)["offset_seconds"])
             context.clock.offset = timedelta(seconds=seconds)

@@ -4,11 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import Final, Generic, TypeVar
-
-import nats.errors
-import nats.js.errors
 
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.topology import STREAMS
@@ -139,13 +135,11 @@ class Relay:
     async def _check_streams(self) -> None:
         """A stream that is younger or shorter than it was has lost messages: take back `sent`."""
         for stream in STREAMS:
-            try:
-                info = await self.bus.js.stream_info(stream.name)
-            except (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError):
+            state = await self.bus.stream_state(stream.name)
+            if state is None:
                 continue
-            created: datetime | None = info.created
             async with self.store.transaction() as tx:
-                reset = await tx.stream_reset(stream.name, created, info.state.last_seq)
+                reset = await tx.stream_reset(stream.name, *state)
                 if reset:
                     count = await tx.forget_sent()
                     log.warning("stream was reset, sending again", extra={"stream": stream.name, "messages": count})

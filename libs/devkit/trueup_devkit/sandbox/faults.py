@@ -7,7 +7,7 @@ the system can do (old reads, refused reads, rewritten values) it hands over as 
 import asyncio
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -29,9 +29,10 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+def _checked_headers(given: dict[str, str | int]) -> dict[str, str | int]:
+    headers: dict[str, str | int] = {name: str(value) for name, value in given.items()}
     for name, value in headers.items():
-        if not _HEADER_NAME.match(name) or not _HEADER_VALUE.match(value):
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(str(value)):
             raise ValueError(f"not a header: {name!r}")
         if name.lower() in {"content-length", "transfer-encoding", "connection"}:
             raise ValueError(f"{name} belongs to the connection and cannot be set")
@@ -65,7 +66,7 @@ class Answer(_Strict):
     """Another answer than the system's own."""
 
     status: int = Field(default=503, ge=200, le=599)
-    headers: dict[str, str] = {}
+    headers: dict[str, str | int] = {}
     body: Any = None
 
     _headers = field_validator("headers")(_checked_headers)
@@ -74,7 +75,7 @@ class Answer(_Strict):
 class Body(_Strict):
     """Another body under status 200."""
 
-    headers: dict[str, str] = {}
+    headers: dict[str, str | int] = {}
     body: Any = None
 
     _headers = field_validator("headers")(_checked_headers)
@@ -357,14 +358,14 @@ async def _swallow(_message: Message) -> None:
     return None
 
 
-async def _answer(send: Send, status: int, headers: dict[str, str], body: Any) -> None:
+async def _answer(send: Send, status: int, headers: Mapping[str, str | int], body: Any) -> None:
     if status in {204, 304} or body is None:
         content = b""
     elif isinstance(body, str):
         content = body.encode()
     else:
         content = orjson.dumps(body)
-    named = {name.lower(): value for name, value in headers.items()}
+    named = {name.lower(): str(value) for name, value in headers.items()}
     if content:
         named.setdefault("content-type", "text/plain; charset=utf-8" if isinstance(body, str) else "application/json")
     if status not in {204, 304}:

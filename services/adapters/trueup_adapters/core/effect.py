@@ -241,6 +241,7 @@ def send(
         sent_at=now,
         late_until=max(until, known.late_until) if known.late_until else until,
         look_at=look_at(send_by, declaration),
+        receipt=None,
         traceparent=traceparent,
         updated_at=now,
     )

@@ -11,7 +11,13 @@ from enum import StrEnum
 from typing import Final
 
 from trueup_adapters.core.effect import AttemptRow, EffectRow, LedgerStatus
-from trueup_adapters.core.receipt import receipt_of_finding, receipt_of_outcome, storable, storable_finding
+from trueup_adapters.core.receipt import (
+    finding_of_receipt,
+    receipt_of_finding,
+    receipt_of_outcome,
+    storable,
+    storable_finding,
+)
 from trueup_common.contracts.adapter import Outcome
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import attempt_id as derive_attempt_id
@@ -44,7 +50,6 @@ class Attempt:
 
     attempt_id: str
     fence: int
-    worker: str
     sent_at: datetime
     late_until: datetime
 
@@ -101,21 +106,7 @@ def fold_outcome(row: EffectRow, attempt: Attempt, outcome: Outcome, now: dateti
         )
     elif outcome.status is ReceiptStatus.CONFIRMED:
         changed = doubt(row, now)
-    evidence = AttemptRow.model_construct(
-        attempt_id=attempt.attempt_id,
-        status=outcome.status.value,
-        command_id=row.command_id,
-        tenant=row.tenant,
-        fence=attempt.fence,
-        worker=attempt.worker,
-        error_class=outcome.error_class,
-        error_code=outcome.error_code,
-        external_status=outcome.external_status,
-        sent_at=attempt.sent_at if outcome.status is not ReceiptStatus.NOT_SENT else None,
-        ended_at=now,
-        late=not moves,
-        receipt=receipt,
-    )
+    evidence = _evidence(row, attempt.attempt_id, attempt.fence, receipt, now, late=not moves)
     return Folded(row=changed, receipt=receipt, attempt=evidence)
 
 
@@ -136,7 +127,9 @@ def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDecl
     if finding.verdict is not FindVerdict.MISSING:
         return finding
     reason = None
-    if row.fence != look.fence or row.attempt_id != look.last_attempt_id:
+    if look.purpose is not Purpose.FIND or look.fence <= row.sent_fence:
+        reason = "older_fence_open"
+    elif row.fence != look.fence or row.attempt_id != look.last_attempt_id:
         reason = "overtaken"
     elif row.late_until is not None and now <= row.late_until:
         reason = "too_early"
@@ -156,6 +149,8 @@ def fold_finding(
 ) -> Folded:
     """A look-up's verdict: what it does to the ledger and what is answered."""
     finding = judge(row, look, finding, declaration, now)
+    if row.status is LedgerStatus.CONFIRMED and row.receipt is not None and finding.candidates <= 1:
+        finding = finding_of_receipt(row.receipt)
     if not look.final and finding.verdict is not FindVerdict.CONFIRMED:
         return Folded(finding=finding)
     receipt = receipt_of_finding(
@@ -172,7 +167,38 @@ def fold_finding(
     told = receipt if look.purpose is not Purpose.FIND else None
     if look.purpose is Purpose.SCAN and changed is None:
         told = None
-    return Folded(row=changed, receipt=told, finding=finding, provable_at=provable_at)
+    evidence = None
+    if changed is not None and row.status is LedgerStatus.SENT and row.attempt_id is not None:
+        evidence = _evidence(row, row.attempt_id, row.sent_fence, receipt, now, found=True)
+    return Folded(row=changed, receipt=told, attempt=evidence, finding=finding, provable_at=provable_at)
+
+
+def _evidence(
+    row: EffectRow,
+    attempt_id: str,
+    fence: int,
+    receipt: Receipt,
+    now: datetime,
+    *,
+    found: bool = False,
+    late: bool = False,
+) -> AttemptRow:
+    return AttemptRow.model_construct(
+        attempt_id=attempt_id,
+        status=receipt.status.value,
+        command_id=row.command_id,
+        tenant=row.tenant,
+        fence=fence,
+        worker=row.worker,
+        error_class=receipt.error_class,
+        error_code=receipt.error_code,
+        external_status=receipt.external_status,
+        sent_at=receipt.sent_at,
+        ended_at=now,
+        found=found,
+        late=late,
+        receipt=receipt,
+    )
 
 
 def _moved(row: EffectRow, look: Look, finding: Finding, receipt: Receipt, now: datetime) -> EffectRow | None:

@@ -39,7 +39,6 @@ SITES: Final = ("acme", "globex")
 _MAX_BODY_BYTES: Final = 8 << 20
 _ROOT: Final = "/wp-json"
 _NO_ROUTE: Final = RestError(404, "rest_no_route", "No route was found matching the URL and request method.")
-_SCALARS: Final = (str, int, float)
 
 
 def sandbox_password(site: str, username: str) -> str:

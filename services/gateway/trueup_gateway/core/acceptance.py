@@ -1,0 +1,212 @@
+"""Accepting commands: what becomes of requests that wait together, given the locked rows they concern.
+
+A key is accepted once; its repetitions get the first answer and consume nothing, but every other check still applies to
+them. Of many requests on one capability exactly as many as it has uses left are accepted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.pointer import Absent, resolve
+from trueup_common.contracts.states import CompensationState, OperationState
+from trueup_gateway.core.capability import check_standing
+from trueup_gateway.core.records import DecisionRow
+from trueup_gateway.core.refusal import Refused, forbidden, unauthorized
+
+DEADLINE_SECONDS: Final = 3600
+DEADLINE_SECONDS_MAX: Final = 30 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One request that passed every check that needs no row. Ids are made with it."""
+
+    tenant: str
+    key: str
+    fingerprint: str
+    identity: str | None
+    capability_id: str
+    command_type: str
+    declaration: CommandDeclaration
+    system: str
+    resource: str
+    expected_version: str | None
+    payload: Any
+    payload_sha256: str
+    workflow_id: str
+    saga_id: str
+    command_id: str
+    deadline_at: datetime | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    trace_id: str | None = None
+    reply_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A capability's row as locked, with the decision it hangs on."""
+
+    capability_id: str
+    tenant: str
+    subject: str
+    uses_left: int
+    revoked: bool
+    expires_at: datetime
+    decision: DecisionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What a key or an identity of a tenant stands for already."""
+
+    tenant: str
+    key: str
+    fingerprint: str
+    identity: str | None
+    command_id: str
+    workflow_id: str
+    saga_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A new command; `deadline_at` is its effective deadline."""
+
+    submission: Submission
+    standing: Standing
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A repetition: the answer is what became of the first request."""
+
+    edge: Edge
+
+
+Verdict = Accepted | Replayed | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The rows that a batch concerns, and governance as it stands in the same transaction.
+
+    `frozen` names what holds back a request (None = nothing); `permitted` says whether policy still admits it.
+    """
+
+    now: datetime
+    standings: Mapping[str, Standing]
+    by_key: Mapping[tuple[str, str], Edge]
+    by_identity: Mapping[tuple[str, str], Edge]
+    frozen: Callable[[Submission], str | None]
+    permitted: Callable[[Submission, Standing], bool]
+
+
+def decide(submissions: Sequence[Submission], known: Known) -> list[Verdict]:
+    """One verdict per submission, in order; earlier ones of the batch count for later ones."""
+    by_key = dict(known.by_key)
+    by_identity = dict(known.by_identity)
+    uses: dict[str, int] = {}
+    verdicts: list[Verdict] = []
+    for submission in submissions:
+        verdict = _one(submission, known, by_key, by_identity, uses)
+        verdicts.append(verdict)
+        if isinstance(verdict, Accepted):
+            edge = edge_of(submission)
+            by_key[submission.tenant, submission.key] = edge
+            if submission.identity is not None:
+                by_identity[submission.tenant, submission.identity] = edge
+            uses[submission.capability_id] = uses.get(submission.capability_id, 0) + 1
+    return verdicts
+
+
+def edge_of(submission: Submission) -> Edge:
+    """The edge that an accepted submission makes."""
+    return Edge(
+        tenant=submission.tenant,
+        key=submission.key,
+        fingerprint=submission.fingerprint,
+        identity=submission.identity,
+        command_id=submission.command_id,
+        workflow_id=submission.workflow_id,
+        saga_id=submission.saga_id,
+        state=OperationState.RECEIVED.value,
+    )
+
+
+def _one(
+    submission: Submission,
+    known: Known,
+    by_key: Mapping[tuple[str, str], Edge],
+    by_identity: Mapping[tuple[str, str], Edge],
+    uses: Mapping[str, int],
+) -> Verdict:
+    standing = known.standings.get(submission.capability_id)
+    try:
+        if standing is None or standing.tenant != submission.tenant:
+            raise forbidden("revoked", "The capability is not known here.")
+        _authority(submission, standing, known)
+    except Refused as refused:
+        return refused
+    edge = by_key.get((submission.tenant, submission.key))
+    if edge is not None:
+        if edge.fingerprint != submission.fingerprint:
+            return Refused("idempotency-key-reused", "This key stands for another request.")
+        return Replayed(edge)
+    if submission.identity is not None:
+        owner = by_identity.get((submission.tenant, submission.identity))
+        if owner is not None:
+            return Refused(
+                "identity-in-use",
+                f"The command {owner.command_id} owns this business identity.",
+                extra={"command_id": owner.command_id, "workflow_id": owner.workflow_id},
+            )
+    latest = known.now + timedelta(seconds=DEADLINE_SECONDS_MAX)
+    deadline_at = submission.deadline_at or known.now + timedelta(seconds=DEADLINE_SECONDS)
+    if deadline_at <= known.now:
+        return Refused(
+            "payload-invalid", "The deadline has passed.", errors=[("/deadline", "lies in the past")]
+        )
+    if uses.get(submission.capability_id, 0) >= standing.uses_left:
+        return forbidden("uses", "The capability has no uses left.")
+    return Accepted(submission, standing, min(deadline_at, latest))
+
+
+def _authority(submission: Submission, standing: Standing, known: Known) -> None:
+    if standing.revoked:
+        raise forbidden("revoked", "The capability was revoked.")
+    if standing.expires_at <= known.now:
+        raise unauthorized("time", "The capability has expired.")
+    check_standing(standing.decision, known.now)
+    if not known.permitted(submission, standing):
+        raise forbidden("policy", "The policy in force no longer permits this.")
+    holder = known.frozen(submission)
+    if holder is not None:
+        raise forbidden("frozen", f"A freeze ({holder}) holds this back.")
+
+
+def identity_of(declaration: CommandDeclaration, target: Mapping[str, Any], payload: Any) -> str | None:
+    """The business identity that the declared pointers give, or None where the type declares none or all are absent."""
+    values: list[Any] = []
+    for pointer in declaration.identity:
+        try:
+            values.append(resolve({"target": target, "payload": payload}, pointer))
+        except Absent:
+            values.append(None)
+    if all(value is None for value in values):
+        return None
+    return f"{declaration.type}:{digest(values)}"
+
+
+def is_free(state: str, compensation_state: str) -> bool:
+    """True where a business identity is free again: nothing of it stands in the world."""
+    return (
+        state in (OperationState.FAILED, OperationState.CANCELLED)
+        or compensation_state == CompensationState.COMPENSATED
+    )

@@ -1,0 +1,226 @@
+"""The rows and the message that an acceptance makes, all from one verdict: edge, mandate, views and StartCase."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.events import Mandate, StartCase
+from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
+from trueup_common.contracts.ids import attempt_id, derived_id
+from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.states import InstanceStatus, OperationState, RiskLevel
+from trueup_common.contracts.task import Target
+from trueup_gateway.core.acceptance import Accepted
+from trueup_gateway.core.records import CaseView, CommandView, EdgeRow, MandateRow
+
+DEFINITION: Final = "command"
+DEFINITION_SHA256: Final = digest({"definition": DEFINITION, "version": 1})
+STEP_ID: Final = "command"
+GRANT_SLACK_SECONDS: Final = 60
+"""How long a grant of acceptance may wait for its dispatch and still cover the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCase:
+    """Everything that one acceptance stores and sends."""
+
+    edge: EdgeRow
+    mandate: MandateRow
+    command: CommandView
+    case: CaseView
+    start: StartCase
+    capability_id: str
+
+
+def grant_expiry(declaration: Any, real: datetime) -> datetime:
+    """When a grant of acceptance ends: it must still cover start window and timeout after a short wait."""
+    seconds = declaration.start_window_seconds + declaration.timeout_seconds + GRANT_SLACK_SECONDS
+    return real + timedelta(seconds=seconds)
+
+
+def first_claims(accepted: Accepted, mandate: MandateRow, *, real: datetime, policy_sha256: str, epoch: int) -> GrantClaims:
+    """The claims of the grant for the first attempt (fence 1)."""
+    submission = accepted.submission
+    return GrantClaims(
+        iss=ISSUER,
+        aud=audience(submission.system),
+        sub=accepted.standing.subject,
+        tenant=submission.tenant,
+        op=submission.command_id,
+        fence=1,
+        command_type=submission.command_type,
+        resource=submission.resource,
+        payload_sha256=submission.payload_sha256,
+        expected_version=submission.expected_version,
+        declaration_sha256=submission.declaration.sha256,
+        decision=mandate.decision_id,
+        mandate=mandate.mandate_id,
+        capability=mandate.capability_id,
+        policy=policy_sha256,
+        approval=mandate.approval_id,
+        epoch=epoch,
+        iat=int(real.timestamp()),
+        exp=int(grant_expiry(submission.declaration, real).timestamp()),
+        jti=derived_id("grt", attempt_id(submission.command_id, 1)),
+    )
+
+
+def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> MandateRow:
+    """The mandate that a capability becomes when it is used."""
+    submission, decision = accepted.submission, accepted.standing.decision
+    return MandateRow(
+        mandate_id=derived_id("man", submission.workflow_id),
+        tenant=submission.tenant,
+        subject=accepted.standing.subject,
+        decision_id=decision.decision_id,
+        capability_id=submission.capability_id,
+        command_types=[submission.command_type],
+        system=submission.system,
+        resource=submission.resource,
+        effect_class_max=submission.declaration.effect_class,
+        effects_max=1,
+        approval_id=decision.approval_id,
+        risk=decision.risk_level,
+        policy_sha256=policy_sha256,
+        expires_at=accepted.deadline_at,
+        workflow_id=submission.workflow_id,
+        command_id=submission.command_id,
+        payload_sha256=submission.payload_sha256,
+        created_at=now,
+    )
+
+
+def new_case(accepted: Accepted, *, now: datetime, real: datetime, policy_sha256: str, grant: str) -> NewCase:
+    """All rows of one accepted command. `now` is business time, `real` real time of the transaction."""
+    submission = accepted.submission
+    row = mandate_row(accepted, policy_sha256, now)
+    mandate = Mandate.model_validate(row.model_dump())
+    start = StartCase(
+        workflow_id=submission.workflow_id,
+        saga_id=submission.saga_id,
+        command_id=submission.command_id,
+        tenant=submission.tenant,
+        definition=DEFINITION,
+        mandate=mandate,
+        command_type=submission.command_type,
+        declaration_sha256=submission.declaration.sha256,
+        target=Target(
+            system=submission.system, resource=submission.resource, expected_version=submission.expected_version
+        ),
+        payload=submission.payload,
+        payload_sha256=submission.payload_sha256,
+        request_fingerprint=submission.fingerprint,
+        idempotency_key=submission.key,
+        deadline_at=accepted.deadline_at,
+        correlation_id=submission.correlation_id,
+        trace_id=submission.trace_id,
+        accepted_at=now,
+        grant=grant,
+        grant_expires_at=grant_expiry(submission.declaration, real) if grant else None,
+    )
+    return NewCase(
+        edge=EdgeRow(
+            tenant=submission.tenant,
+            key=submission.key,
+            fingerprint=submission.fingerprint,
+            identity=submission.identity,
+            command_id=submission.command_id,
+            workflow_id=submission.workflow_id,
+            saga_id=submission.saga_id,
+            capability_id=submission.capability_id,
+            created_at=now,
+            expires_at=now + timedelta(seconds=submission.declaration.key_lifetime_seconds),
+        ),
+        mandate=row,
+        command=_command_view(accepted, row, start, now),
+        case=_case_view(accepted, mandate, now),
+        start=start,
+        capability_id=submission.capability_id,
+    )
+
+
+def _command_view(accepted: Accepted, mandate: MandateRow, start: StartCase, now: datetime) -> CommandView:
+    """The view of a command that nobody but the gateway has seen yet; any journal row is newer."""
+    submission = accepted.submission
+    row = JournalRow(
+        command_id=submission.command_id,
+        tenant=submission.tenant,
+        workflow_id=submission.workflow_id,
+        saga_id=submission.saga_id,
+        step_id=STEP_ID,
+        state_version=0,
+        execution_id=submission.workflow_id,
+        decision_id=mandate.decision_id,
+        capability_id=mandate.capability_id,
+        mandate_id=mandate.mandate_id,
+        command_type=submission.command_type,
+        declaration_sha256=submission.declaration.sha256,
+        effect_class=submission.declaration.effect_class,
+        risk=mandate.risk,
+        target_system=submission.system,
+        target_resource=submission.resource,
+        expected_version=submission.expected_version,
+        payload=submission.payload,
+        payload_sha256=submission.payload_sha256,
+        idempotency_key=submission.key,
+        identity=submission.identity,
+        request_fingerprint=submission.fingerprint,
+        state=OperationState.RECEIVED,
+        created_at=now,
+        last_transition_at=now,
+        deadline_at=start.deadline_at,
+        correlation_id=submission.correlation_id,
+        trace_id=submission.trace_id,
+    )
+    return CommandView(
+        command_id=row.command_id,
+        tenant=row.tenant,
+        subject=mandate.subject,
+        workflow_id=row.workflow_id,
+        command_type=row.command_type,
+        system=row.target_system,
+        state=row.state.value,
+        state_version=0,
+        created_at=now,
+        row=row,
+    )
+
+
+def _case_view(accepted: Accepted, mandate: Mandate, now: datetime) -> CaseView:
+    submission = accepted.submission
+    instance = InstanceRow(
+        workflow_id=submission.workflow_id,
+        saga_id=submission.saga_id,
+        tenant=submission.tenant,
+        definition=DEFINITION,
+        sha256=DEFINITION_SHA256,
+        status=InstanceStatus.RUNNING,
+        state_version=0,
+        object_type=submission.system,
+        object_id=submission.resource,
+        subject=mandate.subject,
+        mandate=mandate.model_dump(mode="json"),
+        created_at=now,
+        deadline_at=accepted.deadline_at,
+        correlation_id=submission.correlation_id,
+        trace_id=submission.trace_id,
+    )
+    return CaseView(
+        workflow_id=instance.workflow_id,
+        tenant=instance.tenant,
+        subject=instance.subject,
+        definition=instance.definition,
+        object_type=instance.object_type,
+        object_id=instance.object_id,
+        status=instance.status.value,
+        state_version=0,
+        deadline_at=instance.deadline_at,
+        created_at=now,
+        instance=instance,
+    )
+
+
+def is_high_risk(level: RiskLevel) -> bool:
+    """High risk is refused where governance is stale; low and medium go on."""
+    return level in (RiskLevel.HIGH, RiskLevel.CRITICAL)

@@ -1,0 +1,85 @@
+"""What policy is asked and how its answers become an outcome. The engine behind it is a port; a doubt is a denial.
+
+Two questions make three outcomes: permitted as it is → approved; permitted only once a person approved → approval
+required; else denied. Of several command types the strictest outcome counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.states import EffectClass, RiskLevel
+
+EXECUTE: Final = "execute"
+COMPENSATE: Final = "compensate"
+
+APPROVED: Final = "approved"
+APPROVAL_REQUIRED: Final = "approval_required"
+DENIED: Final = "denied"
+STRICTNESS: Final = (APPROVED, APPROVAL_REQUIRED, DENIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May this subject do this to that target?"""
+
+    subject: str
+    tenant: str
+    roles: tuple[str, ...]
+    action: str
+    command_type: str
+    effect_class: EffectClass
+    target_tenant: str
+    system: str
+    resource: str
+    risk_score: int
+    risk_level: RiskLevel
+    approved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine said. `policies` are the ids of the policies that determined it."""
+
+    allowed: bool
+    policies: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome over all command types of an intent."""
+
+    outcome: str
+    policies: tuple[str, ...]
+    errors: tuple[str, ...]
+    obligations: tuple[dict[str, Any], ...]
+
+
+def judge(question: Question, declarations: Sequence[CommandDeclaration], ask: Callable[[Question], Answer]) -> Judgement:
+    """The outcome of an intent over these command types; `question` gives everything but the type."""
+    outcome = APPROVED
+    policies: set[str] = set()
+    errors: set[str] = set()
+    for declaration in declarations:
+        each = replace(question, command_type=declaration.type, effect_class=declaration.effect_class)
+        found, answer = _one(each, ask)
+        outcome = max(outcome, found, key=STRICTNESS.index)
+        policies.update(answer.policies)
+        errors.update(answer.errors)
+    obligations: tuple[dict[str, Any], ...] = ()
+    if outcome == APPROVAL_REQUIRED:
+        obligations = ({"kind": "approval", "scope": question.system},)
+    return Judgement(outcome, tuple(sorted(policies)), tuple(sorted(errors)), obligations)
+
+
+def _one(question: Question, ask: Callable[[Question], Answer]) -> tuple[str, Answer]:
+    answer = ask(question)
+    if answer.allowed and not answer.errors:
+        return APPROVED, answer
+    if not question.approved:
+        with_approval = ask(replace(question, approved=True))
+        if with_approval.allowed and not with_approval.errors and not answer.errors:
+            return APPROVAL_REQUIRED, with_approval
+    return DENIED, answer

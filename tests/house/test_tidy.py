@@ -1,0 +1,96 @@
+"""House rules as tests: sizes, names, docstrings, and what must never be committed."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTION_LINES_MAX = 70
+CORE_FILE_LINES_MAX = 300
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "misc"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for area in ("libs", "services", "bench") for path in (ROOT / area).rglob("*.py"))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def tracked() -> list[Path]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_source_file_keeps_the_house_rules(path: Path) -> None:
+    """Functions fit on a page, cores stay small, modules say their one rule, names say what a thing is."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    long = [
+        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
+        for node in functions(tree)
+        if node.end_lineno and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not long, f"functions over {FUNCTION_LINES_MAX} lines: {', '.join(long)}"
+    if "core" in path.parts:
+        assert text.count("\n") <= CORE_FILE_LINES_MAX, "a core file grew over its bound: split it by its rules"
+    assert path.stem not in FORBIDDEN_NAMES
+    assert not any(node.name in FORBIDDEN_NAMES for node in functions(tree))
+    if text.strip() and "migrations" not in path.parts:
+        assert ast.get_docstring(tree), "a module's docstring says its one rule"
+
+
+def test_nothing_committed_names_an_address_of_this_machine_or_a_secret() -> None:
+    """No registry host, lock file with download addresses, private key or machine path is in the tree."""
+    patterns = [
+        r"files\.pythonhosted",
+        r"registry\.npmjs\.org",
+        r"deb\.debian\.org",
+        "BEGIN " + "(EC |RSA |OPENSSH )?PRIVATE KEY",
+        r"/wo" + r"rk/(main|shared|notes)",
+        r"/ro" + r"ot/\.",
+    ]
+    hits = []
+    for path in tracked():
+        if path.suffix in {".png", ".ico", ".gz"}:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        hits += [f"{path.relative_to(ROOT)}: {pattern}" for pattern in patterns if re.search(pattern, text)]
+        assert path.name not in {"uv.lock", "poetry.lock", "package-lock.json", "pylock.toml"}
+    assert not hits, hits
+
+
+def test_constraints_pin_versions_without_addresses() -> None:
+    """Every line is `name==version`."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert len(lines) > 30
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[0-9][A-Za-z0-9.]*", line) for line in lines), lines
+
+
+def test_imports_keep_to_the_layers() -> None:
+    """import-linter's contracts hold: pure cores, services that are strangers, one direction of flow."""
+    command = Path(sys.executable).parent / "lint-imports"
+    run = subprocess.run([str(command)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:]
+
+
+def test_the_clock_and_randomness_have_one_place() -> None:
+    """Time comes from the clock module and ids from the ids module; nothing else reads either."""
+    pattern = re.compile(r"datetime\.now\(|utcnow\(|uuid4\(|time\.time\(\)")
+    allowed = {"clock.py", "ids.py"}
+    hits = [
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if path.name not in allowed
+        and path.parts[len(ROOT.parts)] == "services"
+        and pattern.search(path.read_text(encoding="utf-8"))
+    ]
+    assert not hits, hits
