@@ -25,6 +25,7 @@ from trueup_devkit.told import ToldError
 PR_SET_PDEATHSIG = 1
 NOBODY = 65534
 _POLL_SECONDS = 0.01
+_LOG_BYTES_MAX = 16 * 2**20
 _PORTS = range(20_000, 32_000)
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
 
@@ -41,6 +42,8 @@ class Command:
     environment: Mapping[str, str] | None = None
     folder: Path | None = None
     stop_signal: signal.Signals = signal.SIGTERM
+    death_signal: signal.Signals = signal.SIGKILL
+    """Sent by the kernel when the parent dies. Services must survive it anyway; only stores get time to shut down."""
     user: int | None = None
     lease_fd: int | None = None
 
@@ -79,12 +82,15 @@ class Child:
 def spawn(name: str, command: Command, log: Path) -> Child:
     """Start a child in its own session whose output goes to `log` and that dies with this process."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > _LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.1"))
     parent = os.getpid()
-    stop_signal = int(command.stop_signal)
+    death_signal = int(command.death_signal)
 
     def die_with_parent() -> None:
         if _libc is not None:
-            _libc.prctl(PR_SET_PDEATHSIG, stop_signal, 0, 0, 0)
+            _libc.prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
         if os.getppid() != parent:  # the parent died between fork and prctl: the signal will never come
             os._exit(1)
 

@@ -81,7 +81,7 @@ class NatsServer:
             [str(find_nats_server()), "-c", str(self.folder / "nats.conf")],
             environment={name: value for name, value in os.environ.items() if not name.startswith("TRUEUP_")},
             folder=self.folder,
-            stop_signal=signal.SIGTERM,
+            death_signal=signal.SIGTERM,
             lease_fd=self._lease.fd,
         )
 

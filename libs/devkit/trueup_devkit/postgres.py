@@ -133,6 +133,7 @@ class PostgresCluster:
             environment=_clean_environment(),
             folder=self.data,
             stop_signal=signal.SIGINT,  # fast shutdown: sessions end, nothing is lost
+            death_signal=signal.SIGINT,
             user=self.isolation.user,
             lease_fd=self._lease.fd,
         )

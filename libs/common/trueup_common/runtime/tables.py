@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -47,7 +47,7 @@ def _sql_type(annotation: Any) -> TypeEngine[Any]:
             return BigInteger()
         if issubclass(annotation, float):
             return Double()
-        if issubclass(annotation, datetime):
+        if annotation is AwareDatetime or issubclass(annotation, datetime):
             return TIMESTAMP(timezone=True)
     return JSONB(none_as_null=True)
 
