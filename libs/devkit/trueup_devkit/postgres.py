@@ -173,11 +173,9 @@ class PostgresCluster:
         home = self.folder
         os.chown(home, NOBODY, NOBODY)
         if not _nobody_can(f'cd "{home}" && test -w .', home):
-            name = hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
-            home = _SHARED_PLACE / f"trueup-{name}"
-            home.mkdir(mode=0o700, exist_ok=True)
-            if home.is_symlink() or home.stat().st_uid not in (0, NOBODY):
-                raise StartError(f"{home} belongs to somebody else; remove it or choose another state folder")
+            # A name of its own: a state folder that was removed and made again must not meet its predecessor's data.
+            home = _SHARED_PLACE / f"trueup-{secrets.token_hex(8)}"
+            home.mkdir(mode=0o700)
             os.chown(home, NOBODY, NOBODY)
             (self.folder / "moved_to").write_text(f"{home}\n")
             print(f"trueup: nobody cannot reach {self.folder}; PostgreSQL keeps its data in {home}", flush=True)

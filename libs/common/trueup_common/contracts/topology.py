@@ -18,6 +18,7 @@ GOVERNANCE_BUCKET: Final = "governance"
 SERVICES: Final = ("gateway", "orchestrator", "adapters", "reconciler", "repair-planner")
 
 CLOCK_SUBJECT: Final = "trueup.ctl.clock"
+CRASH_SUBJECT: Final = "trueup.ctl.crash"
 GOVERNANCE_BEAT_SUBJECT: Final = "trueup.beat.governance"
 
 
@@ -205,7 +206,13 @@ def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
     for bucket in (CATALOG_BUCKET, GOVERNANCE_BUCKET):
         publish += _watch_permissions(bucket)
     publish += ["_INBOX_admin.>"]  # answers to control requests (clock)
-    subscribe = [f"{inbox_prefix(service)}.>", CLOCK_SUBJECT, GOVERNANCE_BEAT_SUBJECT, *_SUBSCRIBES[service]]
+    subscribe = [
+        f"{inbox_prefix(service)}.>",
+        CLOCK_SUBJECT,
+        CRASH_SUBJECT,
+        GOVERNANCE_BEAT_SUBJECT,
+        *_SUBSCRIBES[service],
+    ]
     return Permissions(user=service, publish=tuple(publish), subscribe=tuple(subscribe))
 
 

@@ -20,7 +20,7 @@ import orjson
 import uvloop
 from pydantic import ValidationError
 
-from trueup_common.contracts.topology import CLOCK_SUBJECT
+from trueup_common.contracts.topology import CLOCK_SUBJECT, CRASH_SUBJECT
 from trueup_common.runtime.bus import BUS_AWAY, Bus, BusPublisher, ConsumerSource, CoreMessage
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock, RealSchedule
@@ -123,6 +123,20 @@ async def _follow_clock(context: Context) -> None:
         context.clock.offset = await connection.fetchval("SELECT trueup.now() - now()")
 
 
+async def _follow_crash_points(context: Context) -> None:
+    """In development, tests may arm crash points of a running process."""
+
+    async def armed(raw: CoreMessage) -> None:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            order = orjson.loads(raw.data)
+            if order["instance"] == context.settings.instance:
+                context.crash.arm(order["at"])
+                await context.bus.send(raw.reply, b"{}")
+
+    if context.settings.development:
+        await context.bus.listen(CRASH_SUBJECT, armed)
+
+
 def _checks(context: Context, parts: Parts) -> list[ReadyCheck]:
     def bus() -> str | None:
         return None if context.bus.connected else "bus: not connected"
@@ -156,7 +170,7 @@ async def _run(settings: Settings, build: Build) -> int:
         catalog=Catalog(),
         governance=GovernanceWatch(),
         clock=BusinessClock(),
-        crash=RealCrashPoints(settings.crash_at),
+        crash=RealCrashPoints(settings.crash_at, settings.state_dir),
         schedule=RealSchedule(),
         stop=asyncio.Event(),
     )
@@ -167,6 +181,7 @@ async def _run(settings: Settings, build: Build) -> int:
     await context.governance.follow(bus)
     with contextlib.suppress(StoreBusy):
         await _follow_clock(context)
+    await _follow_crash_points(context)
     parts = await build(context)
     relay = Relay(SqlStore(database, lambda connection: _mail(connection, settings.service)), context.publisher, bus)
     checks = _checks(context, parts)

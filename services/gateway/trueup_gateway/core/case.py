@@ -91,10 +91,9 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
     )
 
 
-def new_case(accepted: Accepted, *, now: datetime, real: datetime, policy_sha256: str, grant: str) -> NewCase:
-    """All rows of one accepted command. `now` is business time, `real` real time of the transaction."""
+def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: datetime, grant: str) -> NewCase:
+    """All rows of one accepted command under its mandate. `now` is business, `real` real time of the transaction."""
     submission = accepted.submission
-    row = mandate_row(accepted, policy_sha256, now)
     mandate = Mandate.model_validate(row.model_dump())
     start = StartCase(
         workflow_id=submission.workflow_id,

@@ -49,7 +49,7 @@ ENVIRONMENT: Final = frozenset(
         FailureClass.TIMEOUT_UNKNOWN,
     }
 )
-"""Classes that speak against the surroundings; all others speak against the work itself, which repeating cannot heal."""
+"""Classes that speak against the surroundings; the others speak against the work, which repeating cannot heal."""
 
 RECOMMENDED: Final[dict[FailureClass, str]] = {
     FailureClass.DATA_ERROR: "REDRIVE_WITH_CORRECTED_PAYLOAD",

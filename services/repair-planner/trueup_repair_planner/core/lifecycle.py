@@ -1,7 +1,7 @@
 """One lifecycle for every exception: found → classified → assigned → repaired → verified → closed.
 
-Nothing leaves it silently: every step stands in the trail with time and actor. From its first second an exception has an
-owner and a deadline; a deadline that passes moves it to the escalation owner.
+Nothing leaves it silently: every step stands in the trail with time and actor. From its first second an exception has
+an owner and a deadline; a deadline that passes moves it to the escalation owner.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,242 @@
+"""The stacks that the benchmark compares: how each is started on servers of its own, and what one unit sends to it."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from bench.load import KEY, Request
+from trueup_common.contracts.topology import SERVICES
+from trueup_devkit.children import Child, Command, free_port, http_status, port_is_free, spawn, tail, wait_until_ready
+from trueup_devkit.gateway_client import GatewayClient
+from trueup_devkit.plan import MODULES, Plan
+from trueup_devkit.plane import prepare_start
+from trueup_devkit.postgres import PostgresCluster
+from trueup_devkit.state_folder import PlaneState
+
+ROOT = Path(__file__).resolve().parents[1]
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 30.0
+TENANT = "acme"
+WAIT_SECONDS = 30
+CAPABILITY_SECONDS = 1800
+
+
+class Stack(Protocol):
+    """One stack under measurement."""
+
+    name: str
+
+    @property
+    def database_url(self) -> str:
+        """Where commits are counted."""
+
+    def start(self) -> None:
+        """Start everything, ready to take units."""
+
+    def roots(self) -> dict[str, int]:
+        """The processes of the stack by role; client and stub are not among them."""
+
+    def request(self) -> Request:
+        """What one unit sends."""
+
+    def stop(self) -> None:
+        """Stop everything and remove its data."""
+
+
+def own_environment() -> dict[str, str]:
+    """The caller's environment without settings of any plane: the benchmark measures what ships."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRUEUP_", "PG"))}
+    return {**kept, "PYTHONPATH": str(ROOT)}
+
+
+def make_folder() -> Path:
+    """A folder for one stack's data."""
+    return Path(tempfile.mkdtemp(prefix="trueup-bench-"))
+
+
+class Stub:
+    """The world outside, as a process."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._folder = make_folder()
+        self._child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it."""
+        arguments = [sys.executable, "-m", "bench.stub", str(self.port)]
+        command = Command(arguments, own_environment(), ROOT)
+        self._child = spawn("stub", command, self._folder / "stub.log")
+        wait_until_ready(self._child, lambda: http_status(self.port, "/_totals") == 200, START_TIMEOUT_SECONDS)
+
+    def totals(self) -> dict[str, int]:
+        """The ground truth: effects, distinct, duplicated."""
+        answer = GatewayClient(self.url).get("/_totals")
+        assert isinstance(answer, dict)
+        return answer
+
+    def reset(self) -> None:
+        """Forget all effects."""
+        GatewayClient(self.url).call("POST", "/_reset", {})
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self._child is not None:
+            self._child.stop(5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Floor:
+    """FastAPI and one committed INSERT per request, on PostgreSQL with the settings that the plane uses."""
+
+    name = "floor"
+
+    def __init__(self) -> None:
+        self._folder = make_folder()
+        self._cluster = PostgresCluster(self._folder / "postgres")
+        self._port = free_port()
+        self._app: Child | None = None
+
+    @property
+    def database_url(self) -> str:
+        return self._cluster.admin_url
+
+    def start(self) -> None:
+        self._cluster.start()
+        arguments = [sys.executable, "-m", "uvicorn", "bench.floor:app", "--host", "127.0.0.1"]
+        arguments += ["--port", str(self._port), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
+        arguments += ["--log-level", "warning", "--timeout-keep-alive", "120"]
+        environment = {**own_environment(), "FLOOR_DATABASE_URL": self.database_url}
+        self._app = spawn("floor", Command(arguments, environment, ROOT), self._folder / "floor.log")
+        wait_until_ready(self._app, lambda: not port_is_free(self._port), START_TIMEOUT_SECONDS)
+
+    def roots(self) -> dict[str, int]:
+        assert self._app is not None and self._cluster.child is not None
+        return {"app": self._app.pid, "postgres": self._cluster.child.pid}
+
+    def request(self) -> Request:
+        return Request("127.0.0.1", self._port, "/commands", {"idempotency-key": KEY}, f'{{"payload": {{"key": "{KEY}"}}}}')
+
+    def stop(self) -> None:
+        if self._app is not None:
+            self._app.stop(5)
+        self._cluster.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class TrueupPlane:
+    """The whole plane as `trueup up` runs it, without the sandbox world; effects go to the stub.
+
+    It ends with this process, whatever happens to it. `profile` runs each service under `bench.profiled`.
+    """
+
+    def __init__(self, name: str, command_type: str, stub_url: str, *, units_max: int, profile: str = "") -> None:
+        self.name = name
+        self.folder = make_folder()
+        self._command_type = command_type
+        self._stub_url = stub_url
+        self._units_max = units_max
+        self._profile = profile
+        self._supervisor: Child | None = None
+        self._state: PlaneState | None = None
+        self._capability = ""
+        self.plan = Plan(state_dir=str(self.folder / "state"), port=free_port(), sandbox=False)
+
+    @property
+    def state(self) -> PlaneState:
+        """The running plane."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def database_url(self) -> str:
+        return self.state.database_url
+
+    def process(self, name: str) -> int:
+        """The process id of one process of the plane."""
+        return next(process.pid for process in self.state.processes if process.name == name)
+
+    def snapshot_prefix(self, service: str) -> str:
+        """Where a profiled service writes its snapshots."""
+        return str(self.folder / f"profile-{service}")
+
+    def start(self) -> None:
+        connections = self.folder / "connections.yaml"
+        connection = {"tenant": TENANT, "system": "bench", "base_url": self._stub_url, "allow_private_network": True}
+        connections.write_text(yaml.safe_dump({"connections": [connection]}))
+        self.plan.connections = str(connections)
+        if self._profile:
+            for service in SERVICES:
+                runner = [sys.executable, "-m", "bench.profiled", self._profile, self.snapshot_prefix(service)]
+                self.plan.programs[service] = [*runner, MODULES[service]]
+        prepared = prepare_start(self.plan)
+        command = Command(prepared.arguments, own_environment(), ROOT, lease_fd=prepared.lease.fd)
+        log = self.plan.folder.log("supervisor")
+        self._supervisor = spawn("supervisor", command, log)
+        prepared.lease.release()
+        self._wait_until_ready(self._supervisor)
+        self._capability = self._authorize()
+
+    def _wait_until_ready(self, supervisor: Child) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while True:
+            self._state = self.plan.folder.read_state()
+            if self._state is not None and self._state.phase == "ready":
+                return
+            if supervisor.exit_code() is not None or time.monotonic() > deadline:
+                self.stop(keep=True)
+                raise RuntimeError(f"{self.name}: the plane does not start:\n{tail(supervisor.log)}\n{self._logs()}")
+            time.sleep(0.05)
+
+    def _logs(self) -> str:
+        texts = []
+        for process in self._state.processes if self._state is not None else []:
+            if not process.ready:
+                texts.append(f"-- {process.name}:\n{tail(Path(process.log))}")
+        return "\n".join(texts)
+
+    def _authorize(self) -> str:
+        """One capability for all units, as an agent gets it."""
+        client = GatewayClient(self.state.gateway_url)
+        client.token = client.dev_token("agent:bench", TENANT, ["agent"], [], CAPABILITY_SECONDS)
+        target = {"system": "bench", "resource": "effect"}
+        decision = client.decide([self._command_type], target, "measure what one command costs")
+        if decision["outcome"] != "approved":
+            raise RuntimeError(f"{self.name}: the decision for {self._command_type} is {decision['outcome']}")
+        return str(client.capability(decision["decision_id"], self._units_max, CAPABILITY_SECONDS)["capability"])
+
+    def roots(self) -> dict[str, int]:
+        state = self.plan.folder.running_state()
+        if any(process.restarts for process in state.processes):
+            raise RuntimeError(f"{self.name}: a process was restarted during the measurement")
+        processes = {process.name: process.pid for process in state.processes}
+        return {**processes, "supervisor": state.supervisor_pid}
+
+    def request(self) -> Request:
+        headers = {
+            "authorization": f"Bearer {self._capability}",
+            "idempotency-key": f'"{KEY}"',
+            "prefer": f"wait={WAIT_SECONDS}",
+        }
+        body = (
+            f'{{"command_type": "{self._command_type}", "target": {{"system": "bench", "resource": "effect"}},'
+            f' "payload": {{"key": "{KEY}"}}}}'
+        )
+        return Request("127.0.0.1", self.plan.port, "/v1/commands", headers, body)
+
+    def stop(self, *, keep: bool = False) -> None:
+        if self._supervisor is not None:
+            self._supervisor.stop(STOP_TIMEOUT_SECONDS)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)

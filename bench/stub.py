@@ -1,0 +1,122 @@
+"""The world outside as one cheap process: it applies every effect it is asked for and is the ground truth of how often.
+
+`POST /effect` (key from the header `Idempotency-Key` or from the body's `key`) never deduplicates; `GET /effect/{key}`
+looks one up; `GET /_totals` counts; `POST /_reset` forgets. Run: `python -m bench.stub PORT`.
+"""
+
+import asyncio
+import sys
+from urllib.parse import unquote
+
+import orjson
+import uvloop
+
+HEAD_END = b"\r\n\r\n"
+JSON_TYPE = b"content-type: application/json\r\ncontent-length: "
+
+
+class Effects:
+    """How often each key was applied, and in which order the first time."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+
+    def apply(self, key: str) -> int:
+        """Apply once more; answers the number of the key's first effect."""
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return self.numbers.setdefault(key, len(self.numbers) + 1)
+
+    def totals(self) -> dict[str, int]:
+        """`duplicated` counts effects beyond the first of their key."""
+        effects = sum(self.counts.values())
+        return {"effects": effects, "distinct": len(self.counts), "duplicated": effects - len(self.counts)}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.counts.clear()
+        self.numbers.clear()
+
+
+class StubProtocol(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive and Content-Length bodies; nothing else is spoken."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received + data if self._received else data
+        while (end := received.find(HEAD_END)) >= 0:
+            headers = _headers(received[:end])
+            length = int(headers.get(b"content-length", b"0"))
+            start = end + len(HEAD_END)
+            if len(received) < start + length:
+                break
+            body = received[start : start + length]
+            received = received[start + length :]
+            self._answer(*self._react(headers, body))
+        self._received = received
+
+    def _react(self, headers: dict[bytes, bytes], body: bytes) -> tuple[bytes, object]:
+        method, path = headers[b""].split(b" ")[:2]
+        if method == b"POST" and path == b"/effect":
+            key = headers.get(b"idempotency-key", b"").decode("latin-1").strip('"') or _key_of(body)
+            if not key:
+                return b"422 Unprocessable Content", {"error": "a key is needed"}
+            number = self._effects.apply(key)
+            return b"201 Created", {"effect_id": f"eff_{number}", "key": key}
+        if method == b"GET" and path.startswith(b"/effect/"):
+            key = unquote(path[len(b"/effect/") :].decode("ascii"))
+            if key not in self._effects.counts:
+                return b"404 Not Found", {"error": "no such effect"}
+            count, number = self._effects.counts[key], self._effects.numbers[key]
+            return b"200 OK", {"effect_id": f"eff_{number}", "key": key, "count": count}
+        if method == b"GET" and path == b"/_totals":
+            return b"200 OK", self._effects.totals()
+        if method == b"POST" and path == b"/_reset":
+            self._effects.clear()
+            return b"200 OK", {}
+        return b"404 Not Found", {"error": "POST /effect, GET /effect/{key}, GET /_totals or POST /_reset"}
+
+    def _answer(self, status: bytes, document: object) -> None:
+        body = orjson.dumps(document)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"HTTP/1.1 %s\r\n%s%d\r\n\r\n%s" % (status, JSON_TYPE, len(body), body))
+
+
+def _headers(head: bytes) -> dict[bytes, bytes]:
+    """Header values by lower-case name; the request line stands under the empty name."""
+    first, *lines = head.split(b"\r\n")
+    headers = {b"": first}
+    for line in lines:
+        name, _, value = line.partition(b":")
+        headers[name.lower()] = value.strip()
+    return headers
+
+
+def _key_of(body: bytes) -> str:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    key = document.get("key") if isinstance(document, dict) else None
+    return key if isinstance(key, str) else ""
+
+
+async def serve(port: int) -> None:
+    """Serve until the process ends."""
+    effects = Effects()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: StubProtocol(effects), "127.0.0.1", port, backlog=1024
+    )
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

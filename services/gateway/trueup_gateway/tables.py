@@ -1,0 +1,117 @@
+"""Tables of the gateway: authority (decisions, capabilities, mandates), the edge, governance, and the read model."""
+
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, MetaData, Table, text
+
+from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_gateway.core.records import (
+    CallRow,
+    CapabilityRow,
+    CaseView,
+    CommandView,
+    DecisionRow,
+    EdgeRow,
+    ElementView,
+    ExceptionView,
+    FreezeRow,
+    HistoryView,
+    MandateRow,
+    PolicyRow,
+    RevocationRow,
+)
+
+METADATA = MetaData(schema="gateway")
+
+DECISION = contract_table(
+    DecisionRow,
+    "decision",
+    METADATA,
+    key=("decision_id",),
+    indexes=(Index("decision_tenant_created_at", "tenant", "created_at"),),
+)
+CAPABILITY = contract_table(
+    CapabilityRow,
+    "capability",
+    METADATA,
+    key=("capability_id",),
+    indexes=(Index("capability_decision_id", "decision_id"),),
+)
+MANDATE = contract_table(MandateRow, "mandate", METADATA, key=("mandate_id",))
+EDGE = contract_table(
+    EdgeRow,
+    "edge",
+    METADATA,
+    key=("tenant", "key"),
+    indexes=(
+        Index("edge_identity", "tenant", "identity", unique=True, postgresql_where=text("identity IS NOT NULL")),
+        Index("edge_command_id", "command_id"),
+    ),
+)
+CALL = contract_table(CallRow, "call", METADATA, key=("tenant", "key"))
+
+FREEZE = contract_table(
+    FreezeRow,
+    "freeze",
+    METADATA,
+    key=("freeze_id",),
+    indexes=(Index("freeze_active", "tenant", postgresql_where=text("lifted_at IS NULL")),),
+)
+REVOCATION = contract_table(
+    RevocationRow,
+    "revocation",
+    METADATA,
+    key=("kind", "id"),
+    indexes=(Index("revocation_expires_at", "expires_at"),),
+)
+POLICY = contract_table(PolicyRow, "policy", METADATA, key=("version",))
+GOVERNANCE = Table(
+    "governance",
+    METADATA,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("epoch", BigInteger, nullable=False),
+    CheckConstraint("one", name="governance_one"),
+)
+
+COMMAND_VIEW = contract_table(
+    CommandView,
+    "command_view",
+    METADATA,
+    key=("command_id",),
+    indexes=(
+        Index("command_view_tenant", "tenant", "created_at", "command_id"),
+        Index("command_view_subject", "tenant", "subject", "created_at"),
+        Index("command_view_workflow_id", "workflow_id"),
+    ),
+)
+CASE_VIEW = contract_table(
+    CaseView,
+    "case_view",
+    METADATA,
+    key=("workflow_id",),
+    indexes=(
+        Index("case_view_tenant", "tenant", "created_at", "workflow_id"),
+        Index("case_view_open", "tenant", "status", "created_at", postgresql_where=text("closed_at IS NULL")),
+    ),
+)
+HISTORY_VIEW = contract_table(HistoryView, "history_view", METADATA, key=("workflow_id", "seq"))
+ELEMENT_VIEW = contract_table(
+    ElementView,
+    "element_view",
+    METADATA,
+    key=("workflow_id", "system", "resource", "element"),
+    indexes=(
+        Index("element_view_element", "tenant", "system", "resource", "element", "version"),
+        Index("element_view_drift", "tenant", postgresql_where=text("phase = 'DRIFT'")),
+    ),
+)
+EXCEPTION_VIEW = contract_table(
+    ExceptionView,
+    "exception_view",
+    METADATA,
+    key=("exception_id",),
+    indexes=(
+        Index("exception_view_tenant", "tenant", "opened_at", "exception_id"),
+        Index("exception_view_open", "tenant", "kind", postgresql_where=text("status = 'open'")),
+    ),
+)
+
+mail_tables(METADATA)

@@ -1,0 +1,117 @@
+"""The attempts of an operation, as the journal lists them, and what they prove.
+
+An entry only ever becomes more certain: CONFIRMED is never replaced. An attempt is counted when it is known to have been
+sent. What a CONFIRMED of an older attempt proves is never forgotten: it bars every verdict that nothing happened.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+
+from trueup_common.contracts.ids import attempt_id
+from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.states import OperationState, ReceiptStatus
+from trueup_common.contracts.task import Receipt
+
+DISPATCHED: Final = "DISPATCHED"
+ABSENT: Final = "ABSENT"
+CONFIRMED: Final = ReceiptStatus.CONFIRMED.value
+ENTRIES_MAX: Final = 100
+
+_CERTAINTY: Final = {
+    DISPATCHED: 0,
+    ReceiptStatus.STALE.value: 1,
+    ReceiptStatus.UNKNOWN.value: 2,
+    ReceiptStatus.NOT_SENT.value: 3,
+    ReceiptStatus.REJECTED.value: 3,
+    ABSENT: 3,
+    CONFIRMED: 4,
+}
+
+
+def entry(command_id: str, fence: int, state: str, **facts: Any) -> dict[str, Any]:
+    """One attempt as listed."""
+    return {
+        "attempt_id": facts.pop("attempt_id", None) or attempt_id(command_id, fence),
+        "fence": fence,
+        "state": state,
+        "started_at": None,
+        "ended_at": None,
+        "error_class": None,
+        "error_code": None,
+        "external_status": None,
+        "external_resource_id": None,
+        "sent": False,
+        **facts,
+    }
+
+
+def _text(moment: datetime | None) -> str | None:
+    return rfc3339(moment) if moment is not None else None
+
+
+def recorded(row: JournalRow, new: dict[str, Any]) -> dict[str, Any]:
+    """Columns that change when an entry becomes known: `attempts` and `attempt_count`."""
+    kept: list[dict[str, Any]] = []
+    count, merged = row.attempt_count, False
+    for old in row.attempts:
+        if old["attempt_id"] != new["attempt_id"]:
+            kept.append(old)
+            continue
+        merged = True
+        best = new if _CERTAINTY[new["state"]] > _CERTAINTY[old["state"]] else old
+        sent = bool(old["sent"] or new["sent"])
+        count += sent and not old["sent"]
+        kept.append({**best, "sent": sent, "started_at": best["started_at"] or old["started_at"]})
+    if not merged:
+        kept.append(new)
+        count += bool(new["sent"])
+    if len(kept) > ENTRIES_MAX:  # an outage may leave many attempts that sent nothing; those that prove something stay
+        spare = next((item for item in kept if not item["sent"] and item["state"] != CONFIRMED), None)
+        if spare is not None:
+            kept.remove(spare)
+    return {"attempts": kept, "attempt_count": count}
+
+
+def dispatched(row: JournalRow, fence: int) -> dict[str, Any]:
+    """Columns that change when an attempt is dispatched."""
+    return recorded(row, entry(row.command_id, fence, DISPATCHED))
+
+
+def received(row: JournalRow, receipt: Receipt) -> dict[str, Any]:
+    """Columns that change when a receipt arrives, whatever its fence."""
+    new = entry(
+        row.command_id,
+        receipt.fence,
+        receipt.status.value,
+        attempt_id=receipt.attempt_id,
+        started_at=_text(receipt.started_at),
+        ended_at=_text(receipt.ended_at),
+        error_class=receipt.error_class and receipt.error_class.value,
+        error_code=receipt.error_code,
+        external_status=receipt.external_status,
+        external_resource_id=receipt.external_resource_id,
+        sent=receipt.sent_at is not None,
+    )
+    return recorded(row, new)
+
+
+def of_fence(row: JournalRow, fence: int) -> dict[str, Any] | None:
+    """The entry of one attempt."""
+    wanted = attempt_id(row.command_id, fence)
+    return next((item for item in row.attempts if item["attempt_id"] == wanted), None)
+
+
+def barred(row: JournalRow) -> bool:
+    """True where an attempt is known to have landed although the operation did not succeed."""
+    return row.state is not OperationState.SUCCESS and any(item["state"] == CONFIRMED for item in row.attempts)
+
+
+def duplicated(row: JournalRow) -> bool:
+    """True where attempts landed as different objects: the highest severity there is."""
+    landed = {
+        item["external_resource_id"]
+        for item in row.attempts
+        if item["state"] == CONFIRMED and item["external_resource_id"] is not None
+    }
+    return len(landed) > 1

@@ -1,0 +1,79 @@
+"""The case: an instance with its operation and what it owes, as decisions take it in and give it back.
+
+Everything here is plain data. Time comes with the batch, settings come as `Terms`, governance comes as `Authority`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.states import RiskLevel
+
+
+class Moment(Protocol):
+    """The time of a batch: business time for deadlines and waits, real time for leases."""
+
+    @property
+    def business(self) -> datetime:
+        """Business time."""
+        ...
+
+    @property
+    def real(self) -> datetime:
+        """Real time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Settings that decisions need."""
+
+    exception_owner: str = "operators"
+    exception_sla_seconds: float = 3600.0
+    lease_margin_seconds: float = 5.0
+    """How long after the last possible moment of an attempt its receipt may still be on its way."""
+    reminder_seconds: float = 900.0
+    """How long to wait for a settlement before asking for it again (business time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What governance says of one operation right now."""
+
+    revoked: str | None = None
+    """What was revoked (mandate, decision, capability), if anything."""
+    frozen: bool = False
+    stale: bool = False
+    """True where nobody confirmed lately what is revoked and frozen."""
+
+    def holds_back(self, risk: RiskLevel) -> str | None:
+        """Why nothing may be sent for now, or None. A stale watch holds back high risk only."""
+        if self.frozen:
+            return "frozen"
+        return "governance_stale" if self.stale and risk in (RiskLevel.HIGH, RiskLevel.CRITICAL) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case as stored. `obligations` are the open ones; `unpublished` is the history that no durable event carried."""
+
+    instance: InstanceRow
+    operation: JournalRow
+    obligations: tuple[ObligationRow, ...] = ()
+    unpublished: tuple[HistoryEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be stored and sent in one commit. Rows that did not change are not listed."""
+
+    case: Case
+    events: tuple[HistoryEvent, ...] = ()
+    opened: tuple[ObligationRow, ...] = ()
+    changed: tuple[ObligationRow, ...] = ()
+    outgoing: tuple[Outgoing, ...] = ()
+    created: bool = False
+    operation_changed: bool = False
+    instance_changed: bool = False

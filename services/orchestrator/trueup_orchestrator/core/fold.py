@@ -1,0 +1,157 @@
+"""A fold: one case while the messages of one commit are folded into it.
+
+States change only through `move`, which asks the table. What follows from a state alone (the lease is gone, the clock of
+completion stops) follows here, so that no decision can forget it.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.journal import JournalRow, ObligationRow
+from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
+from trueup_orchestrator.core.case import Case, Moment, Terms
+from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
+
+SOURCE: Final = "orchestrator"
+_NO_LEASE: Final[dict[str, Any]] = {
+    "lease_owner": None,
+    "lease_acquired_at": None,
+    "lease_expires_at": None,
+    "start_by": None,
+    "proposed": False,
+}
+_NO_ERROR: Final[dict[str, Any]] = {"error_class": None, "error_code": None, "error_detail": None}
+DETAIL_MAX: Final = 500
+
+
+@dataclass(slots=True)
+class Note:
+    """One fact for the history; chained when the fold is sealed."""
+
+    type: str
+    actor: str
+    occurred_at: datetime
+    causation_id: str | None
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+class Fold:
+    """The working copy of a case within one commit."""
+
+    __slots__ = (
+        "asking",
+        "before",
+        "created",
+        "instance",
+        "late_until",
+        "moment",
+        "notes",
+        "obligations",
+        "operation",
+        "outgoing",
+        "terms",
+        "unverified",
+    )
+
+    def __init__(self, case: Case, moment: Moment, terms: Terms, *, created: bool = False) -> None:
+        self.before = case
+        self.instance = case.instance
+        self.operation: JournalRow = case.operation
+        self.obligations: dict[str, ObligationRow] = {row.obligation_id: row for row in case.obligations}
+        self.moment = moment
+        self.terms = terms
+        self.created = created
+        self.notes: list[Note] = []
+        self.outgoing: list[Outgoing] = []
+        self.asking: str | None = None
+        """Why a settlement is to be asked for when the fold is sealed."""
+        self.late_until: datetime | None = None
+        self.unverified = False
+        """True where verification is overdue."""
+
+    @property
+    def state(self) -> OperationState:
+        """The operation's state."""
+        return self.operation.state
+
+    @property
+    def version(self) -> int:
+        """The version that the operation gets with this commit."""
+        return self.before.operation.state_version + 1
+
+    def note(self, type_: str, *, actor: str, at: datetime, cause: str | None = None, **facts: Any) -> None:
+        """Begin a fact of the history; the states passed from here on are written into it."""
+        payload: dict[str, Any] = {"command_id": self.operation.command_id, "states": [self.operation.state.value]}
+        payload.update({key: value for key, value in facts.items() if value is not None})
+        self.notes.append(Note(type_, actor, at, cause, payload))
+
+    def own_note(self, type_: str, **facts: Any) -> None:
+        """A fact that this service itself establishes; joins the fact that caused it in the same commit."""
+        if self.notes:
+            self.notes[-1].payload.update({key: value for key, value in facts.items() if value is not None})
+        else:
+            self.note(type_, actor=SOURCE, at=self.moment.business, **facts)
+
+    def knows(self, trigger: Trigger) -> bool:
+        """True where the table knows this trigger in the present state."""
+        return knows(self.operation.state, trigger)
+
+    def move(self, trigger: Trigger, **changes: Any) -> None:
+        """Change the state by the table, with everything that follows from the new state."""
+        after = move(self.operation.state, trigger)
+        now = self.moment.business
+        follows: dict[str, Any] = {
+            "state": after,
+            "last_transition_at": now,
+            "wake_at": None,
+            "next_retry_at": None,
+            "completed_at": now if after in ANSWERED else None,
+        }
+        if after not in IN_FLIGHT:
+            follows.update(_NO_LEASE)
+        if after is OperationState.SUCCESS:
+            follows.update(_NO_ERROR)
+        follows.update(changes)
+        self.operation = self.operation.evolve(**follows)
+        self.notes[-1].payload["states"].append(after.value)
+
+    def set(self, **changes: Any) -> None:
+        """Change columns that are not the state."""
+        self.operation = self.operation.evolve(**changes)
+
+    def drop_lease(self) -> None:
+        """Give up the lease of a task that never came to be."""
+        self.operation = self.operation.evolve(**_NO_LEASE)
+
+    def fail(self, trigger: Trigger, error_class: ErrorClass | None, code: str, detail: str = "", **changes: Any) -> None:
+        """Move with a reason that is kept in the journal and in the history."""
+        self.notes[-1].payload.update({"error_class": error_class and error_class.value, "error_code": code})
+        if detail:
+            self.notes[-1].payload["reason"] = detail[:DETAIL_MAX]
+        self.move(trigger, error_class=error_class, error_code=code, error_detail=detail[:DETAIL_MAX] or None, **changes)
+
+    def send(self, body: BaseModel, *, message_id: str, subject: str, first: bool = False) -> None:
+        """Send with the commit."""
+        item = Outgoing(self.envelope(body, message_id, subject))
+        if first:
+            self.outgoing.insert(0, item)
+        else:
+            self.outgoing.append(item)
+
+    def envelope(self, body: BaseModel, message_id: str, subject: str) -> Message:
+        """A message about this case."""
+        return Message(
+            id=message_id,
+            type=type(body).__name__,
+            subject=subject,
+            tenant=self.operation.tenant,
+            source=SOURCE,
+            time=self.moment.real,
+            data=body.model_dump_json().encode(),
+            traceparent=self.operation.traceparent,
+            causation_id=self.notes[-1].causation_id if self.notes else None,
+        )

@@ -1,0 +1,1 @@
+"""Deterministic simulation of the whole plane: real handlers and the real loop, fake ports, one seed."""

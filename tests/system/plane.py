@@ -1,0 +1,223 @@
+"""A whole plane of real processes for tests: started once per module, spoken to over HTTP only."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trueup_common.contracts.topology import CRASH_SUBJECT
+from trueup_common.runtime.bus import connect_admin
+from trueup_devkit.plan import Plan
+from trueup_devkit.plane import start_detached, stop
+
+T = TypeVar("T")
+SETTLE_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP answer, whatever its status."""
+
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+
+def http(
+    method: str, url: str, body: Any = None, *, headers: dict[str, str] | None = None, timeout_seconds: float = 30
+) -> Answer:
+    """One request on loopback; refusals are answers, not exceptions."""
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    sent = {"content-type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, method=method, data=data, headers=sent)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
+            raw, status, got = response.read(), response.status, dict(response.headers)
+    except urllib.error.HTTPError as error:
+        raw, status, got = error.read(), error.code, dict(error.headers)
+    try:
+        parsed = json.loads(raw) if raw else None
+    except ValueError:
+        parsed = raw.decode("utf-8", "replace")
+    return Answer(status, parsed, {key.lower(): value for key, value in got.items()})
+
+
+def eventually(look: Callable[[], T | None], what: str, seconds: float = SETTLE_SECONDS) -> T:
+    """The first answer that is not None; fails with `what` after a bound."""
+    end = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found is not None:
+            return found
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+@dataclass
+class Plane:
+    """A running plane with its sandbox world."""
+
+    state_dir: Path
+    replicas: dict[str, int] = field(default_factory=dict)
+    clock: str = "system"
+    environment: dict[str, str] = field(default_factory=dict)
+    url: str = ""
+    sandbox_url: str = ""
+
+    def start(self) -> "Plane":
+        self.plan = Plan(state_dir=str(self.state_dir), port=0, replicas=self.replicas, clock=self.clock, sandbox=True)
+        state = start_detached(self.plan, {**os.environ, **self.environment})
+        self.url, self.sandbox_url = str(state.gateway_url), str(state.sandbox_url)
+        self.nats_url, self.database_url = str(state.nats_url), str(state.database_url)
+        return self
+
+    def stop(self) -> None:
+        stop(self.plan.folder)
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def process(self, name: str) -> Any:
+        state = self.plan.folder.read_state()
+        assert state is not None
+        return next(process for process in state.processes if process.name == name)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.process(name).pid, number)
+
+    def ready(self) -> bool:
+        state = self.plan.folder.read_state()
+        return state is not None and all(process.ready for process in state.processes)
+
+    def arm(self, instance: str, at: str) -> None:
+        """Set a crash point in one running process."""
+
+        async def order() -> None:
+            client = await connect_admin(self.nats_url)
+            try:
+                await client.request(CRASH_SUBJECT, json.dumps({"instance": instance, "at": at}).encode(), timeout=5)
+            finally:
+                await client.close()
+
+        asyncio.run(order())
+
+    # -- HTTP -----------------------------------------------------------------------------------------------------
+
+    def token(self, sub: str = "agent:publisher", tenant: str = "acme", roles: tuple[str, ...] = ("agent",)) -> str:
+        body = {"sub": sub, "tenant": tenant, "roles": list(roles), "ttl_seconds": 3600}
+        answer = http("POST", f"{self.url}/dev/token", body)
+        assert answer.status == 200, answer
+        return str(answer.body["access_token"])
+
+    def get(self, path: str, token: str | None = None) -> Answer:
+        return http("GET", self.url + path, headers={"authorization": f"Bearer {token or self.token()}"})
+
+    def capability(
+        self, command_type: str, resource: str, *, tenant: str = "acme", max_uses: int = 1, ttl_seconds: int = 300
+    ) -> str:
+        """Decision and capability in one go."""
+        token = self.token(tenant=tenant)
+        headers = {"authorization": f"Bearer {token}"}
+        decision = http(
+            "POST",
+            f"{self.url}/v1/decisions",
+            {
+                "action": {"command_types": [command_type], "workflow": None},
+                "resource": {"system": command_type.split(".")[0], "resource": resource},
+                "purpose": "test",
+                "evidence": [],
+                "context": {},
+            },
+            headers=headers,
+        )
+        assert decision.status == 201, decision
+        assert decision.body["outcome"] == "approved", decision
+        body = {"decision_id": decision.body["decision_id"], "max_uses": max_uses, "ttl_seconds": ttl_seconds}
+        capability = http("POST", f"{self.url}/v1/capabilities", body, headers=headers)
+        assert capability.status == 201, capability
+        return str(capability.body["capability"])
+
+    def submit(
+        self,
+        capability: str,
+        key: str,
+        command_type: str,
+        resource: str,
+        payload: dict[str, Any],
+        *,
+        prefer: str | None = None,
+        **extra: Any,
+    ) -> Answer:
+        headers = {"authorization": f"Bearer {capability}", "idempotency-key": f'"{key}"'}
+        if prefer:
+            headers["prefer"] = prefer
+        body = {
+            "command_type": command_type,
+            "target": {"system": command_type.split(".")[0], "resource": resource},
+            "payload": payload,
+            **extra,
+        }
+        return http("POST", f"{self.url}/v1/commands", body, headers=headers, timeout_seconds=90)
+
+    def draft(self, slug: str, *, key: str | None = None, **extra: Any) -> Answer:
+        """Submit one WordPress draft with a fresh capability."""
+        capability = self.capability("wordpress.create_draft", "post")
+        payload = {"title": f"Title {slug}", "content": f"<p>Content of {slug}.</p>", "slug": slug}
+        return self.submit(capability, key or f"draft:{slug}", "wordpress.create_draft", "post", payload, **extra)
+
+    def journal(self, command_id: str, tenant: str = "acme") -> dict[str, Any]:
+        answer = self.get(f"/v1/commands/{command_id}", self.token(tenant=tenant))
+        assert answer.status == 200, answer
+        return dict(answer.body)
+
+    def closed(self, workflow_id: str, seconds: float = SETTLE_SECONDS) -> dict[str, Any]:
+        """Wait until a case is CLOSED."""
+        token = self.token()
+
+        def look() -> dict[str, Any] | None:
+            answer = self.get(f"/v1/workflows/{workflow_id}", token)
+            return dict(answer.body) if answer.status == 200 and answer.body["status"] == "CLOSED" else None
+
+        return eventually(look, f"{workflow_id} CLOSED", seconds)
+
+    # -- the world ------------------------------------------------------------------------------------------------
+
+    def fault(
+        self, fault: str, *, method: str, path: str, times: int = 1, system: str = "wordpress", **params: Any
+    ) -> None:
+        body = {
+            "system": system,
+            "match": {"method": method, "path": path},
+            "fault": fault,
+            "params": params,
+            "times": times,
+        }
+        answer = http("POST", f"{self.sandbox_url}/_faults", body)
+        assert answer.status < 300, answer
+
+    def effects(self, kind: str, action: str | None = None) -> list[dict[str, Any]]:
+        """The ground truth of the world."""
+        items = http("GET", f"{self.sandbox_url}/_effects").body["items"]
+        return [item for item in items if item["kind"] == kind and action in (None, item["action"])]
+
+    def posts_of(self, command_id: str) -> list[dict[str, Any]]:
+        """Posts in the world that carry this operation's marker, read as the site's own editor would."""
+        systems = http("GET", f"{self.sandbox_url}/").body["systems"]
+        import base64
+
+        basic = base64.b64encode(b"bot:sandbox-acme").decode()
+        site = f"{systems['wordpress']}/acme/wp-json/wp/v2/posts"
+        answer = http(
+            "GET",
+            f"{site}?search=trueup:{command_id}&status=any&context=edit",
+            headers={"authorization": f"Basic {basic}"},
+        )
+        assert answer.status == 200, answer
+        return [post for post in answer.body if command_id in post["content"]["raw"]]
