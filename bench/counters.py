@@ -18,10 +18,10 @@ STATISTICS_DELAY_SECONDS = 1.2
 _POSITION = "SELECT pg_current_wal_insert_lsn()::text"
 _TRANSACTIONS = "SELECT coalesce(sum(xact_commit), 0)::bigint FROM pg_stat_database WHERE datname = $1"
 _COMMITS = """
-SELECT coalesce(sum(count), 0)::bigint FROM pg_get_wal_stats($1::pg_lsn, $2::pg_lsn, true)
+SELECT coalesce(sum(count), 0)::bigint FROM pg_get_wal_stats($1::text::pg_lsn, $2::text::pg_lsn, true)
 WHERE "resource_manager/record_type" LIKE 'Transaction/COMMIT%'
 """
-_BYTES = "SELECT ($2::pg_lsn - $1::pg_lsn)::bigint"
+_BYTES = "SELECT ($2::text::pg_lsn - $1::text::pg_lsn)::bigint"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ CONNECTIONS = 16
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with asyncpg.create_pool(os.environ["FLOOR_DATABASE_URL"], min_size=CONNECTIONS, max_size=CONNECTIONS) as pool:
+    async with asyncpg.create_pool(
+        os.environ["FLOOR_DATABASE_URL"], min_size=CONNECTIONS, max_size=CONNECTIONS
+    ) as pool:
         await pool.execute(TABLE)
         app.state.pool = pool
         yield

@@ -11,6 +11,7 @@ from typing import Protocol
 import yaml
 
 from bench.load import KEY, Request
+from bench.processes import cpu_seconds
 from trueup_common.contracts.topology import SERVICES
 from trueup_devkit.children import Child, Command, free_port, http_status, port_is_free, spawn, tail, wait_until_ready
 from trueup_devkit.gateway_client import GatewayClient
@@ -80,6 +81,11 @@ class Stub:
         self._child = spawn("stub", command, self._folder / "stub.log")
         wait_until_ready(self._child, lambda: http_status(self.port, "/_totals") == 200, START_TIMEOUT_SECONDS)
 
+    def cpu_seconds(self) -> float:
+        """What it used so far."""
+        assert self._child is not None
+        return sum(cpu_seconds({"stub": self._child.pid}).values())
+
     def totals(self) -> dict[str, int]:
         """The ground truth: effects, distinct, duplicated."""
         answer = GatewayClient(self.url).get("/_totals")
@@ -126,7 +132,9 @@ class Floor:
         return {"app": self._app.pid, "postgres": self._cluster.child.pid}
 
     def request(self) -> Request:
-        return Request("127.0.0.1", self._port, "/commands", {"idempotency-key": KEY}, f'{{"payload": {{"key": "{KEY}"}}}}')
+        return Request(
+            "127.0.0.1", self._port, "/commands", {"idempotency-key": KEY}, f'{{"payload": {{"key": "{KEY}"}}}}'
+        )
 
     def stop(self) -> None:
         if self._app is not None:
@@ -167,19 +175,19 @@ class TrueupPlane:
         """The process id of one process of the plane."""
         return next(process.pid for process in self.state.processes if process.name == name)
 
-    def snapshot_prefix(self, service: str) -> str:
-        """Where a profiled service writes its snapshots."""
-        return str(self.folder / f"profile-{service}")
+    @property
+    def profiled(self) -> dict[str, str]:
+        """Where each profiled service writes its snapshots."""
+        return {service: str(self.folder / f"profile-{service}") for service in SERVICES} if self._profile else {}
 
     def start(self) -> None:
         connections = self.folder / "connections.yaml"
         connection = {"tenant": TENANT, "system": "bench", "base_url": self._stub_url, "allow_private_network": True}
         connections.write_text(yaml.safe_dump({"connections": [connection]}))
         self.plan.connections = str(connections)
-        if self._profile:
-            for service in SERVICES:
-                runner = [sys.executable, "-m", "bench.profiled", self._profile, self.snapshot_prefix(service)]
-                self.plan.programs[service] = [*runner, MODULES[service]]
+        for service, prefix in self.profiled.items():
+            runner = [sys.executable, "-m", "bench.profiled", self._profile, prefix]
+            self.plan.programs[service] = [*runner, MODULES[service]]
         prepared = prepare_start(self.plan)
         command = Command(prepared.arguments, own_environment(), ROOT, lease_fd=prepared.lease.fd)
         log = self.plan.folder.log("supervisor")
@@ -195,7 +203,6 @@ class TrueupPlane:
             if self._state is not None and self._state.phase == "ready":
                 return
             if supervisor.exit_code() is not None or time.monotonic() > deadline:
-                self.stop(keep=True)
                 raise RuntimeError(f"{self.name}: the plane does not start:\n{tail(supervisor.log)}\n{self._logs()}")
             time.sleep(0.05)
 
@@ -235,8 +242,7 @@ class TrueupPlane:
         )
         return Request("127.0.0.1", self.plan.port, "/v1/commands", headers, body)
 
-    def stop(self, *, keep: bool = False) -> None:
+    def stop(self) -> None:
         if self._supervisor is not None:
             self._supervisor.stop(STOP_TIMEOUT_SECONDS)
-        if not keep:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
+from tests.reconciler.builders import T0
+
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.runtime.ports import Moment, VersionConflict
@@ -27,7 +29,7 @@ class MemoryStore:
         self.outbox: list[Outgoing] = []
         self.quarantined: list[tuple[str, str]] = []
         self.failures: dict[str, int] = {}
-        self.now = Moment(business=datetime.max, real=datetime.max)
+        self.now = Moment(business=T0, real=T0)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:

@@ -128,11 +128,11 @@ class Call:
     """For find: when the last attempt was sent, None where none was."""
 
 
-class SlotLost(Exception):  # noqa: N818 - a fact, not an error of the program
+class SlotLost(Exception):
     """`send_by` passed before the first byte: nothing was sent (NOT_SENT)."""
 
 
-class LeaseLost(Exception):  # noqa: N818 - a fact, not an error of the program
+class LeaseLost(Exception):
     """A higher fence stands in the ledger: this attempt has to stop where it is."""
 
 

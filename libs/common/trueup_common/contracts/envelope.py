@@ -16,6 +16,10 @@ BODY_AND_HEADERS_BYTES_MAX: Final = 1_000_000
 """Below the broker's 1 MiB, headers included: over it the server cuts the connection for good."""
 
 
+HEADERS_BYTES_BOUND: Final = 2048
+"""What the fixed headers can come to: ids, types, times and traces are short."""
+
+
 class EnvelopeBroken(ValueError):
     """A message whose headers do not name what it is."""
 
@@ -38,9 +42,9 @@ class Message:
 
     @property
     def size_bytes(self) -> int:
-        """Body plus a bound on the headers as they travel."""
-        names = sum(len(key) + len(value) + 8 for key, value in headers_of(self).items())
-        return len(self.data) + names + 32
+        """Body plus an upper bound on the headers as they travel."""
+        named = sum(len(key) + 3 * len(value) + 8 for key, value in self.attributes.items())
+        return len(self.data) + HEADERS_BYTES_BOUND + len(self.causation_id or "") * 3 + named
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trueup_common.runtime.bus import BUS_AWAY, Bus
 from trueup_common.runtime.clock import monotonic
@@ -75,3 +75,18 @@ class BucketWatch:
         finally:
             with contextlib.suppress(*BUS_AWAY):
                 await watcher.stop()  # type: ignore[no-untyped-call]
+
+
+async def write_bucket(bus: Bus, bucket: str, changes: Mapping[str, bytes | None]) -> bool:
+    """Put (or, for None, delete) keys of a bucket. False where the broker did not confirm all of it."""
+    try:
+        store = await bus.js.key_value(bucket)
+        for key, value in changes.items():
+            if value is None:
+                await store.delete(key)
+            else:
+                await store.put(key, value)
+    except BUS_AWAY as error:
+        log.warning("bucket not written", extra={"bucket": bucket, "error": repr(error)[:200]})
+        return False
+    return True

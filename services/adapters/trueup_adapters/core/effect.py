@@ -1,4 +1,4 @@
-"""The effect ledger: what an adapter does with a task, given what the ledger says. One table, compare-and-set on the fence.
+"""The effect ledger: what an adapter does with a task, given what the ledger says. One table, ordered by fences.
 
 `SENT` is committed before the first byte and is never sent again: it is looked up. Whatever carries a lower fence than
 the ledger is stale and moves nothing.

@@ -119,7 +119,7 @@ def doubt(row: EffectRow, now: datetime) -> EffectRow | None:
 
 
 def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDeclaration, now: datetime) -> Finding:
-    """The verdict that the ledger can stand for. MISSING needs proof of access, the late window, and an older fence out.
+    """The verdict that the ledger can stand for. MISSING needs proof of access, the late window, and older fences out.
 
     Where the target's silence proves nothing (no findability, or past its own key lifetime), MISSING is UNKNOWN.
     """
@@ -135,13 +135,18 @@ def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDecl
         reason = "too_early"
     elif declaration.findability is Findability.NONE:
         reason = "not_findable"
-    elif row.sent_at is not None and declaration.target_key_lifetime_seconds is not None:
-        if now - row.sent_at > timedelta(seconds=declaration.target_key_lifetime_seconds):
-            reason = "target_key_expired"
+    elif _forgotten(row, declaration, now):
+        reason = "target_key_expired"
     if reason is None:
         return finding
     doubted: Finding = finding.evolve(verdict=FindVerdict.UNKNOWN, reason=reason)
     return doubted
+
+
+def _forgotten(row: EffectRow, declaration: CommandDeclaration, now: datetime) -> bool:
+    """True where the target itself may have forgotten the key by now."""
+    lifetime = declaration.target_key_lifetime_seconds
+    return lifetime is not None and row.sent_at is not None and now - row.sent_at > timedelta(seconds=lifetime)
 
 
 def fold_finding(

@@ -62,9 +62,7 @@ class BenchTarget(HttpTarget):
         key = call.operation.command_id
         headers = {"traceparent": call.traceparent} if call.traceparent else None
         try:
-            answer = await self.write(
-                "POST", "/effect", document={"key": key}, headers=headers, may_send=call.may_send
-            )
+            answer = await self.write("POST", "/effect", document={"key": key}, headers=headers, may_send=call.may_send)
         except TransportFailed as failure:
             return failure.outcome()
         document = answer.document()

@@ -255,7 +255,7 @@ class HttpTarget:
                 return await _complete(response)
         except (SlotLost, asyncio.CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever a transport raises, only `sent` decides
+        except Exception as error:  # the boundary: whatever a transport raises, only `sent` decides
             code = _code_of(error, sent=transmission.sent)
             raise TransportFailed(code, clean_text(repr(error), 200), sent=transmission.sent) from error
         finally:

@@ -204,9 +204,14 @@ def identity_of(declaration: CommandDeclaration, target: Mapping[str, Any], payl
     return f"{declaration.type}:{digest(values)}"
 
 
-def is_free(state: str, compensation_state: str) -> bool:
-    """True where a business identity is free again: nothing of it stands in the world."""
-    return (
-        state in (OperationState.FAILED, OperationState.CANCELLED)
-        or compensation_state == CompensationState.COMPENSATED
-    )
+_HELD: Final = frozenset(OperationState) - {
+    OperationState.FAILED,
+    OperationState.CONFLICT,
+    OperationState.CANCELLED,
+    OperationState.RESOLVED,
+}
+
+
+def is_free(state: OperationState, compensation_state: CompensationState) -> bool:
+    """True where an operation may have let go of its business identity: nothing of it stands in the world."""
+    return state not in _HELD or compensation_state is CompensationState.COMPENSATED

@@ -94,7 +94,7 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
 def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: datetime, grant: str) -> NewCase:
     """All rows of one accepted command under its mandate. `now` is business, `real` real time of the transaction."""
     submission = accepted.submission
-    mandate = Mandate.model_validate(row.model_dump())
+    mandate = Mandate(**{name: getattr(row, name) for name in Mandate.model_fields})
     start = StartCase(
         workflow_id=submission.workflow_id,
         saga_id=submission.saga_id,

@@ -94,13 +94,13 @@ def history_views(changes: Iterable[CaseChanged]) -> list[HistoryView]:
 
 
 def freed(changes: Iterable[CaseChanged]) -> list[str]:
-    """Commands whose business identity is free again."""
+    """Commands whose business identity is free again: the orchestrator, which owns it, let go of it."""
     return sorted(
         {
             row.command_id
             for change in changes
             for row in change.operations
-            if row.identity is not None and is_free(row.state.value, row.compensation_state.value)
+            if row.identity is None and row.state_version > 0 and is_free(row.state, row.compensation_state)
         }
     )
 

@@ -1,7 +1,7 @@
 """The attempts of an operation, as the journal lists them, and what they prove.
 
-An entry only ever becomes more certain: CONFIRMED is never replaced. An attempt is counted when it is known to have been
-sent. What a CONFIRMED of an older attempt proves is never forgotten: it bars every verdict that nothing happened.
+An entry only ever becomes more certain: CONFIRMED is never replaced. An attempt is counted when it is known to have
+been sent. What a CONFIRMED of an older attempt proves is never forgotten: it bars every verdict that nothing happened.
 """
 
 from datetime import datetime

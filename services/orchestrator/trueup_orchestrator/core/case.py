@@ -57,7 +57,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case as stored. `obligations` are the open ones; `unpublished` is the history that no durable event carried."""
+    """One case as stored. `obligations` are the open ones; `unpublished` is history that no durable event carried."""
 
     instance: InstanceRow
     operation: JournalRow

@@ -83,6 +83,7 @@ def decide(
     moment: Moment,
     declaration: CommandDeclaration,
     terms: Terms,
+    *,
     authority: Authority,
     cause: str | None = None,
 ) -> Decision:

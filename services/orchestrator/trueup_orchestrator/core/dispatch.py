@@ -39,8 +39,8 @@ def window(slots: int | None, default: int, ceiling: int) -> int:
 def free(load: Load, size: int, *, in_hand: bool) -> int:
     """How many operations of a pair may go out now.
 
-    Who does not hold the pair's lock knows the load only roughly: it takes at most half of what seems free, and only for
-    commands that it holds in hand; whatever waits in the store is left to the holder.
+    Who does not hold the pair's lock knows the load only roughly: it takes at most half of what seems free, and only
+    for commands that it holds in hand; whatever waits in the store is left to the holder.
     """
     room = max(size - load.in_flight, 0)
     if load.locked:

@@ -91,15 +91,11 @@ def fold_beat(fold: Fold, attempt: RunningAttempt, worker: str, at: datetime, de
     if attempt.fence != row.fence:
         return
     real = fold.moment.real
-    lease = {
-        "lease_owner": worker,
-        "lease_expires_at": real + timedelta(seconds=declaration.timeout_seconds + fold.terms.lease_margin_seconds),
-        "heartbeat_at": at,
-    }
+    until = real + timedelta(seconds=declaration.timeout_seconds + fold.terms.lease_margin_seconds)
     if row.state is OperationState.RUNNING:
         half = timedelta(seconds=declaration.timeout_seconds / 2)
         if row.lease_expires_at is None or row.lease_expires_at - real < half:
-            fold.set(**lease)
+            fold.set(lease_owner=worker, lease_expires_at=until, heartbeat_at=at)
         return
     proposed = row.state is OperationState.QUEUED and row.proposed
     if not proposed and row.state is not OperationState.DISPATCHING and not fold.knows(Trigger.BEAT):
@@ -109,10 +105,10 @@ def fold_beat(fold: Fold, attempt: RunningAttempt, worker: str, at: datetime, de
         fold.move(Trigger.DISPATCH)
     if fold.state is OperationState.DISPATCHING:
         fold.move(Trigger.START, started_at=row.started_at or fold.moment.business)
-        lease["lease_expires_at"] = max(lease["lease_expires_at"], row.lease_expires_at or real)
+        until = max(until, row.lease_expires_at or real)
     else:
         fold.move(Trigger.BEAT, lease_acquired_at=real)
-    fold.set(**lease)
+    fold.set(lease_owner=worker, lease_expires_at=until, heartbeat_at=at)
 
 
 def fold_cancel(fold: Fold, *, reason: str, actor: str, cause: str | None) -> None:

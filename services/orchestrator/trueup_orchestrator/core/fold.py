@@ -1,7 +1,7 @@
 """A fold: one case while the messages of one commit are folded into it.
 
-States change only through `move`, which asks the table. What follows from a state alone (the lease is gone, the clock of
-completion stops) follows here, so that no decision can forget it.
+States change only through `move`, which asks the table. What follows from a state alone (the lease is gone, the clock
+of completion stops) follows here, so that no decision can forget it.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from trueup_common.contracts.journal import JournalRow, ObligationRow
 from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
 from trueup_orchestrator.core.case import Case, Moment, Terms
 from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
+from trueup_orchestrator.core.recovery import Action, Situation, action, pivot_of
 
 SOURCE: Final = "orchestrator"
 _NO_LEASE: Final[dict[str, Any]] = {
@@ -22,7 +23,6 @@ _NO_LEASE: Final[dict[str, Any]] = {
     "lease_acquired_at": None,
     "lease_expires_at": None,
     "start_by": None,
-    "proposed": False,
 }
 _NO_ERROR: Final[dict[str, Any]] = {"error_class": None, "error_code": None, "error_detail": None}
 DETAIL_MAX: Final = 500
@@ -110,6 +110,7 @@ class Fold:
             "wake_at": None,
             "next_retry_at": None,
             "completed_at": now if after in ANSWERED else None,
+            "proposed": False,
         }
         if after not in IN_FLIGHT:
             follows.update(_NO_LEASE)
@@ -125,14 +126,22 @@ class Fold:
 
     def drop_lease(self) -> None:
         """Give up the lease of a task that never came to be."""
-        self.operation = self.operation.evolve(**_NO_LEASE)
+        self.operation = self.operation.evolve(**_NO_LEASE, proposed=False)
 
-    def fail(self, trigger: Trigger, error_class: ErrorClass | None, code: str, detail: str = "", **changes: Any) -> None:
+    def fail(self, trigger: Trigger, kind: ErrorClass | None, code: str, detail: str = "", **changes: Any) -> None:
         """Move with a reason that is kept in the journal and in the history."""
-        self.notes[-1].payload.update({"error_class": error_class and error_class.value, "error_code": code})
-        if detail:
-            self.notes[-1].payload["reason"] = detail[:DETAIL_MAX]
-        self.move(trigger, error_class=error_class, error_code=code, error_detail=detail[:DETAIL_MAX] or None, **changes)
+        self.notes[-1].payload.update({"error_class": kind and kind.value, "error_code": code})
+        text = detail[:DETAIL_MAX] or None
+        if text:
+            self.notes[-1].payload["reason"] = text
+        self.move(trigger, error_class=kind, error_code=code, error_detail=text, **changes)
+
+    def recover(self, situation: Situation) -> Action:
+        """What the recovery table says of a situation in the present state; kept in the history."""
+        row = self.operation
+        decided = action(situation, pivot_of(row.effect_class, row.state, proposed=row.proposed))
+        self.notes[-1].payload["recovery"] = decided.value
+        return decided
 
     def send(self, body: BaseModel, *, message_id: str, subject: str, first: bool = False) -> None:
         """Send with the commit."""

@@ -19,6 +19,7 @@ from trueup_orchestrator.core.attempts import barred, dispatched
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.operation import Trigger
+from trueup_orchestrator.core.recovery import Situation
 from trueup_orchestrator.core.retry import DEADLINE_PASSED, Exhausted, latest_start, next_attempt
 
 _TICK: Final = timedelta(milliseconds=1)
@@ -77,6 +78,7 @@ def bury(fold: Fold, trigger: Trigger, reason: str) -> None:
         dead_letter_reason=reason,
         human_review_required=True,
     )
+    fold.recover(Situation.EXHAUSTED)
 
 
 def pause(fold: Fold, declaration: CommandDeclaration, code: str, detail: str = "") -> None:
@@ -113,7 +115,8 @@ def _stopped(fold: Fold, declaration: CommandDeclaration, authority: Authority) 
     if authority.revoked or expired:
         code = "revoked" if authority.revoked else "mandate_expired"
         fold.own_note("DispatchRefused", reason=authority.revoked or code)
-        fold.fail(Trigger.REFUSE_GRANT, ErrorClass.PERMANENT, code, authority.revoked or "the mandate's lifetime is over")
+        detail = authority.revoked or "the mandate's lifetime is over"
+        fold.fail(Trigger.REFUSE_GRANT, ErrorClass.PERMANENT, code, detail)
         return True
     if too_late(row, declaration, now):
         fold.own_note("DeadlinePassed")

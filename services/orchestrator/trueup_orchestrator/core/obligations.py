@@ -93,9 +93,7 @@ def _demanded(fold: Fold) -> dict[ExceptionKind, Cause]:
         known = any(item.envelope.get("failure_code") == UNVERIFIED for item in fold.obligations.values())
         alert = UNVERIFIED if known or fold.unverified else None
     if alert is not None and ExceptionKind.NEEDS_REVIEW not in demanded:
-        demanded[ExceptionKind.NEEDS_REVIEW] = Cause(
-            alert, _ALERTS[alert], failure_class(ErrorClass.UNKNOWN, alert)
-        )
+        demanded[ExceptionKind.NEEDS_REVIEW] = Cause(alert, _ALERTS[alert], failure_class(ErrorClass.UNKNOWN, alert))
     return demanded
 
 
@@ -134,9 +132,7 @@ def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
     for item in list(fold.obligations.values()):
         if demanded.pop(ExceptionKind(item.kind), None) is None:
             resolution = f"operation_{row.state.value.lower()}"
-            done = item.evolve(
-                status="closed", closed_at=now, resolution_type=resolution, version=item.version + 1
-            )
+            done = item.evolve(status="closed", closed_at=now, resolution_type=resolution, version=item.version + 1)
             closed.append(done)
             del fold.obligations[item.obligation_id]
     opened: list[ObligationRow] = []

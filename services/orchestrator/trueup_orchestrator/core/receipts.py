@@ -1,7 +1,7 @@
 """Folding a receipt: only the newest attempt's own receipt moves an operation; an older one is evidence and stays so.
 
-Doubt is never failure: a rejection without a class of its own counts as unknown, and a permanent rejection means nothing
-while an older attempt is known to have landed.
+Doubt is never failure: a rejection without a class of its own counts as unknown, and a permanent rejection means
+nothing while an older attempt is known to have landed.
 """
 
 from datetime import timedelta
@@ -15,6 +15,7 @@ from trueup_orchestrator.core import attempts
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import bury, pause
 from trueup_orchestrator.core.operation import UNDECIDED, Trigger
+from trueup_orchestrator.core.recovery import Situation
 from trueup_orchestrator.core.retry import Exhausted, next_attempt
 from trueup_orchestrator.core.success import succeed
 
@@ -22,7 +23,9 @@ CONFLICT_CODES: Final = frozenset({"version_conflict", "foreign_object", "locked
 """Business rejections which say that somebody else holds the target: owned by a person, never overwritten."""
 
 FENCE_LEAP: Final = 100
-"""After leaving an undecided state by itself an operation leaps over the fences that finds may have used meanwhile."""
+"""An operation that goes on before its settlement is finished leaps over the fences that finds may have used."""
+
+_LOST: Final = {OperationState.DISPATCHING: Trigger.LOSE_START, OperationState.RUNNING: Trigger.LOSE_LEASE}
 
 
 def fold_receipt(fold: Fold, receipt: Receipt, declaration: CommandDeclaration, cause: str | None) -> None:
@@ -55,7 +58,6 @@ def fold_receipt(fold: Fold, receipt: Receipt, declaration: CommandDeclaration, 
 def _own(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
     if fold.operation.proposed and fold.state is OperationState.QUEUED:
         fold.move(Trigger.DISPATCH)  # the receipt proves that the grant was minted and the task sent
-    undecided = fold.state in UNDECIDED
     if receipt.status is ReceiptStatus.NOT_SENT:
         _unsent(fold, receipt, declaration)
     elif receipt.status is ReceiptStatus.STALE:
@@ -64,8 +66,10 @@ def _own(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
         if fold.state is OperationState.DISPATCHING:
             fold.move(Trigger.START)
         _outcome(fold, receipt, declaration)
-    if undecided and fold.state in (OperationState.QUEUED, OperationState.RETRY_PENDING):
-        fold.set(fence=fold.operation.fence + FENCE_LEAP)
+    if fold.state not in UNDECIDED and fold.operation.reconciliation_status in ("requested", "running"):
+        again = fold.state in (OperationState.QUEUED, OperationState.RETRY_PENDING)
+        leap = FENCE_LEAP if again else 0
+        fold.set(reconciliation_status="overtaken", fence=fold.operation.fence + leap)
 
 
 def _unsent(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
@@ -84,7 +88,7 @@ def _unsent(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> No
 
 def _stale(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
     """The ledger holds a higher fence. This delivery sent nothing, but an earlier one may have: look."""
-    trigger = {OperationState.DISPATCHING: Trigger.LOSE_START, OperationState.RUNNING: Trigger.LOSE_LEASE}.get(fold.state)
+    trigger = _LOST.get(fold.state)
     if trigger is not None:
         suspect(fold, trigger, declaration, receipt.error_code or "stale_fence")
 
@@ -95,6 +99,7 @@ def suspect(fold: Fold, trigger: Trigger, declaration: CommandDeclaration, code:
     if start_by is not None:
         fold.late_until = start_by + timedelta(seconds=declaration.timeout_seconds + declaration.late_window_seconds)
     fold.fail(trigger, ErrorClass.UNKNOWN, code)
+    fold.recover(Situation.UNKNOWN)
     fold.asking = code
 
 
@@ -118,6 +123,7 @@ def _outcome(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> N
         trigger = Trigger.CONFLICT if conflict else Trigger.REJECT_PERMANENT
         if fold.knows(trigger):
             fold.fail(trigger, kind, code, detail, human_review_required=conflict)
+            fold.recover(Situation.PERMANENT)
 
 
 def _confirmed(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
@@ -133,13 +139,12 @@ def _confirmed(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) ->
         )
 
 
-def leave_unknown(
-    fold: Fold, receipt: Receipt, declaration: CommandDeclaration, code: str, detail: str
-) -> None:
+def leave_unknown(fold: Fold, receipt: Receipt, declaration: CommandDeclaration, code: str, detail: str) -> None:
     """Only looking can tell; where nothing can be looked up, a person can."""
     if not fold.knows(Trigger.LEAVE_UNKNOWN):
         return
     fold.fail(Trigger.LEAVE_UNKNOWN, ErrorClass.UNKNOWN, code, detail)
+    fold.recover(Situation.UNKNOWN)
     if declaration.findability is Findability.NONE or declaration.reconciliation == "person":
         fold.move(Trigger.RECONCILE)
         fold.move(Trigger.GIVE_UP, human_review_required=True)
@@ -148,7 +153,12 @@ def leave_unknown(
 
 
 def schedule(
-    fold: Fold, declaration: CommandDeclaration, retry_after_seconds: float | None = None, *, unsent: bool = False
+    fold: Fold,
+    declaration: CommandDeclaration,
+    retry_after_seconds: float | None = None,
+    *,
+    unsent: bool = False,
+    situation: Situation = Situation.TRANSIENT,
 ) -> None:
     """When a RETRY_PENDING operation is tried again, or that it never is."""
     row, now = fold.operation, fold.moment.business
@@ -168,6 +178,7 @@ def schedule(
         retry_after_seconds=retry_after_seconds,
     )
     if not isinstance(plan, Exhausted):
+        fold.recover(situation)
         fold.set(backoff_count=backoff, next_retry_at=plan.at, wake_at=plan.at)
     elif doubted:
         fold.move(Trigger.FALL_DUE)

@@ -9,13 +9,14 @@ from typing import Any
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import Settlement
-from trueup_common.contracts.states import ErrorClass, FindVerdict, Findability, OperationState
+from trueup_common.contracts.states import ErrorClass, Findability, FindVerdict, OperationState
 from trueup_orchestrator.core import attempts
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import mandate_expired
 from trueup_orchestrator.core.operation import BEFORE_SENDING, UNDECIDED, Trigger
 from trueup_orchestrator.core.receipts import schedule
+from trueup_orchestrator.core.recovery import Situation
 from trueup_orchestrator.core.success import succeed
 
 
@@ -57,7 +58,7 @@ def fold_settlement(
 
 
 def _evidence(fold: Fold, settlement: Settlement, cause: str | None) -> None:
-    """A settlement that comes too late to decide: its fence is never used again, and a landed effect is not forgotten."""
+    """A settlement that comes too late to decide: its fence is not used again, a landed effect is not forgotten."""
     row = fold.operation
     unsent = row.state in BEFORE_SENDING or row.state is OperationState.RETRY_PENDING
     if unsent and not row.proposed and settlement.fence > row.fence:
@@ -128,11 +129,12 @@ def _absent(fold: Fold, declaration: CommandDeclaration, authority: Authority, a
         fold.fail(Trigger.PROVE_FAILED, ErrorClass.PERMANENT, code, authority.revoked or "")
     else:
         fold.fail(Trigger.PROVE_ABSENT, ErrorClass.TRANSIENT, "proved_absent")
-        schedule(fold, declaration)
+        schedule(fold, declaration, situation=Situation.ABSENT)
 
 
 def _give_up(fold: Fold, code: str, reason: str) -> None:
     fold.fail(Trigger.GIVE_UP, ErrorClass.UNKNOWN, code, reason, human_review_required=True)
+    fold.recover(Situation.AMBIGUOUS)
 
 
 def _mark(fold: Fold, fence: int, state: str, **facts: Any) -> None:

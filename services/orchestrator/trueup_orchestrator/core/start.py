@@ -1,4 +1,4 @@
-"""Starting a case: the checks that admit a command, and the operation's way from RECEIVED into the queue in one commit."""
+"""Starting a case: the checks that admit a command, and its way from RECEIVED into the queue in one commit."""
 
 from typing import Any, Final
 
@@ -71,6 +71,7 @@ def _rows(
     message: StartCase,
     declaration: CommandDeclaration | None,
     moment: Moment,
+    *,
     identity: str | None,
     traceparent: str | None,
     reply_to: str | None,
@@ -150,7 +151,7 @@ def start(
 ) -> Fold:
     """A new case, folded up to the queue or to its refusal. `holder` is the command that has the key or identity."""
     free = identity if holder is None else None
-    case = _rows(message, declaration, moment, free, traceparent, reply_to)
+    case = _rows(message, declaration, moment, identity=free, traceparent=traceparent, reply_to=reply_to)
     fold = Fold(case, moment, terms, created=True)
     fold.note(
         "CaseStarted",

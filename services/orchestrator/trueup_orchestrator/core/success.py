@@ -1,7 +1,7 @@
 """Success: what an operation established, what of it is verified already, and what stays owed until it is observed.
 
-Where an element's window is zero and the receipt's independent read-back equals the desired value, it is verified in the
-commit of the receipt, with the same comparison that the reconciler uses later.
+Where an element's window is zero and the receipt's independent read-back equals the desired value, it is verified in
+the commit of the receipt, with the same comparison that the reconciler uses later.
 """
 
 from collections.abc import Sequence
@@ -143,11 +143,8 @@ def fold_verified(fold: Fold, verified: ElementVerified, cause: str | None) -> N
         return
 
     def paid(item: dict[str, Any]) -> bool:
-        return (
-            item["command_id"] == verified.command_id
-            and item["element"] == verified.element
-            and item["resource"] == verified.resource
-        )
+        own = (verified.command_id, verified.resource, verified.element)
+        return own == (item["command_id"], item["resource"], item["element"])
 
     left = [item for item in fold.instance.owed if not paid(item)]
     if len(left) == len(fold.instance.owed):
@@ -175,8 +172,6 @@ def fold_overdue(fold: Fold) -> None:
     if fold.instance.status is not InstanceStatus.VERIFYING or fold.instance.deadline_at > fold.moment.business:
         return
     deadline: datetime = fold.moment.business + timedelta(seconds=fold.terms.exception_sla_seconds)
-    fold.own_note(
-        "VerificationOverdue", owed=[item["element"] for item in fold.instance.owed], next=rfc3339(deadline)
-    )
+    fold.own_note("VerificationOverdue", owed=[item["element"] for item in fold.instance.owed], next=rfc3339(deadline))
     fold.unverified = True
     fold.instance = fold.instance.evolve(deadline_at=deadline)

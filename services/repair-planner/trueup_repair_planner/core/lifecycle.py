@@ -151,7 +151,7 @@ def report(
             now,
         )
     else:
-        row = _again(row.evolve(**facts), obligation, now, duty)
+        row = _again(row, row.evolve(**facts), obligation, now, duty)
     return _resolved(row, obligation, event.reported_by, now) if obligation.status == "closed" else row
 
 
@@ -191,7 +191,7 @@ def overdue(row: ExceptionRow, *, now: datetime, duty: Duty) -> ExceptionRow:
         deadline_at=now + extension,
         escalations_count=row.escalations_count + 1,
     )
-    note = {"from": row.owner, "to": duty.escalation_owner, "missed": row.deadline_at.isoformat()}
+    note = {"from": row.owner, "to_owner": duty.escalation_owner, "missed": row.deadline_at.isoformat()}
     return step(escalated, Turn.ESCALATE, now, "deadline", note)
 
 
@@ -231,15 +231,19 @@ def step(row: ExceptionRow, move: Turn, at: datetime, actor: str, note: dict[str
 
 
 def _found(row: ExceptionRow, now: datetime) -> ExceptionRow:
-    classified = step(row, Turn.CLASSIFY, now, "planner", {"failure_class": row.failure_class})
+    entry = {"turn": "find", "to": Stage.FOUND.value, "at": row.opened_at.isoformat(), "actor": row.reported_by}
+    found = row.evolve(trail=[*row.trail, entry])
+    classified = step(found, Turn.CLASSIFY, now, "planner", {"failure_class": row.failure_class})
     return step(classified, Turn.ASSIGN, now, "planner", {"owner": row.owner})
 
 
-def _again(row: ExceptionRow, obligation: ObligationRow, now: datetime, duty: Duty) -> ExceptionRow:
-    """A newer report of a known exception: classified anew; a closed one that is open again starts over."""
-    if row.lifecycle is not Stage.CLOSED:
+def _again(
+    before: ExceptionRow, row: ExceptionRow, obligation: ObligationRow, now: datetime, duty: Duty
+) -> ExceptionRow:
+    """A newer report of a known exception: classified anew where that changed; open again, it starts over."""
+    if row.lifecycle is Stage.ASSIGNED and row.failure_class != before.failure_class:
         return step(row, Turn.CLASSIFY, now, "planner", {"failure_class": row.failure_class})
-    if obligation.status == "closed":
+    if row.lifecycle is not Stage.CLOSED or obligation.status == "closed":
         return row
     reopened = step(row, Turn.REOPEN, now, "planner").evolve(
         status="open",

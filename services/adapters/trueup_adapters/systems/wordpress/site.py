@@ -1,0 +1,303 @@
+"""One WordPress site as one tenant sees it: reading posts, proving access, observing.
+
+Reads of a find or a probe use the read account and never fall back to the write account. Anonymous answers look like
+empty ones, so nothing is called missing before `/users/me?context=edit` has shown who is asking. Only raw values are
+compared: rendered ones are rewritten by the site.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from trueup_adapters.core.classify import http_date, unsent
+from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
+from trueup_common.contracts.adapter import Connection, Outcome
+from trueup_common.contracts.canonical import sha256_hex
+from trueup_common.contracts.compare import NORMALISERS
+from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.states import ProbeVerdict
+from trueup_common.runtime.clock import real_now
+
+API: Final = "/wp-json/wp/v2"
+FIELDS: Final = "id,slug,status,link,date_gmt,modified_gmt,title.raw,content.raw,meta"
+SOURCE: Final = "wordpress.rest"
+LISTED_MAX: Final = 100
+_MARKERS: Final = re.compile(r"\n\n((?:<!-- trueup:[A-Za-z0-9_-]+(?: withdrawn)? -->\n?)+)\s*\Z")
+_MARKER: Final = re.compile(r"<!-- trueup:([A-Za-z0-9_-]+)(?: withdrawn)? -->")
+
+
+def text_sha256(text: str) -> str:
+    """A digest that harmless rewriting by the site (entities, paragraphs, spaces) does not change."""
+    return sha256_hex(str(NORMALISERS["html_text"](text)).encode("utf-8", "surrogatepass"))
+
+
+def exact_sha256(text: str) -> str:
+    """The digest of exactly this content."""
+    return sha256_hex(text.encode("utf-8", "surrogatepass"))
+
+
+def marked(text: str, markers: Iterable[str]) -> str:
+    """Content with its markers at the end, oldest first: the evidence of every operation on the post stays."""
+    return text + "\n\n" + "\n".join(markers)
+
+
+def marker(command_id: str, *, withdrawn: bool = False) -> str:
+    """The marker of one operation."""
+    return f"<!-- trueup:{command_id}{' withdrawn' if withdrawn else ''} -->"
+
+
+class ReadFailed(Exception):
+    """A read did not give what it should; `outcome` is what that means for a write that has not been sent."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.error_code)
+        self.outcome = outcome
+
+    @property
+    def reason(self) -> str:
+        """A short name of what went wrong."""
+        return self.outcome.error_code or "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A post with its raw values. `text` is the content without markers; `operations` are the markers' command ids."""
+
+    id: int
+    slug: str
+    status: str
+    link: str
+    date_gmt: str
+    modified_gmt: str
+    title: str
+    text: str
+    markers: tuple[str, ...]
+    operations: tuple[str, ...]
+    meta: Mapping[str, Any]
+    answered_at: datetime | None = None
+
+    @classmethod
+    def of(cls, value: Any, answered_at: datetime | None = None) -> Self:
+        """From the REST form with `context=edit`. Raises ValueError where that is not a post with raw values."""
+        try:
+            raw, title = value["content"]["raw"], value["title"]["raw"]
+            number, slug, status = value["id"], value["slug"], value["status"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a post: {error!r}") from error
+        if not isinstance(number, int) or not all(isinstance(item, str) for item in (raw, title, slug, status)):
+            raise ValueError("not a post")
+        found = _MARKERS.search(raw)
+        markers = tuple(part for part in found[1].split("\n") if part) if found else ()
+        meta = value.get("meta")
+        return cls(
+            id=number,
+            slug=slug,
+            status=status,
+            link=str(value.get("link", "")),
+            date_gmt=str(value.get("date_gmt") or ""),
+            modified_gmt=str(value.get("modified_gmt") or ""),
+            title=title,
+            text=raw[: found.start()] if found else raw,
+            markers=markers,
+            operations=tuple(name for part in markers for name in _MARKER.findall(part)),
+            meta=meta if isinstance(meta, Mapping) else {},
+            answered_at=answered_at,
+        )
+
+    @property
+    def resource(self) -> str:
+        """The business object of the post's elements."""
+        return f"post/{self.id}"
+
+    @property
+    def is_dated_ahead(self) -> bool:
+        """True where the date lies in the future by the site's own clock: publishing would only schedule the post."""
+        if self.answered_at is None or not self.date_gmt:
+            return False
+        try:
+            date = datetime.fromisoformat(self.date_gmt)
+        except ValueError:
+            return False
+        return date.replace(tzinfo=date.tzinfo or UTC) > self.answered_at
+
+
+class Site(HttpTarget):
+    """The site's REST API with the write account and, where configured, the read account."""
+
+    def __init__(self, connection: Connection) -> None:
+        settings = connection.settings
+        super().__init__(connection, str(settings.get("base_url", "")))
+        name = f"connection {connection.tenant}/{connection.system}"
+        self._writer = _basic(name, settings.get("username"), settings.get("password"))
+        self._reader = self._writer
+        if settings.get("read_username") is not None or settings.get("read_password") is not None:
+            self._reader = _basic(name, settings.get("read_username"), settings.get("read_password"))
+
+    async def change(self, method: str, path: str, document: Any, call: Any) -> Answer:
+        """A write, once. Raises TransportFailed or SlotLost."""
+        headers = {**self._writer, "traceparent": call.traceparent} if call.traceparent else self._writer
+        return await self.write(method, API + path, document=document, headers=headers, may_send=call.may_send)
+
+    async def _get(self, path: str, params: Mapping[str, str], *, reader: bool, method: str = "GET") -> Answer:
+        try:
+            return await self.read(
+                API + path, params=params, headers=self._reader if reader else self._writer, method=method
+            )
+        except TransportFailed as failure:
+            raise ReadFailed(failure.outcome_of_read()) from failure
+
+    async def post(self, post_id: int, *, reader: bool = False) -> Post | None:
+        """One post, or None where the site says that it has no such post. Raises ReadFailed."""
+        answer = await self._get(f"/posts/{post_id}", {"context": "edit", "_fields": FIELDS}, reader=reader)
+        if answer.status == 404 and _code(answer) == "rest_post_invalid_id":
+            return None
+        return _post(answer.document(), answer)
+
+    async def posts(self, *, reader: bool = False, **filters: str) -> list[Post]:
+        """Posts by slug or search, in the named statuses. Raises ReadFailed."""
+        params = {"context": "edit", "per_page": str(LISTED_MAX), "_fields": FIELDS, **filters}
+        answer = await self._get("/posts", params, reader=reader)
+        try:
+            items = answer.json() if answer.ok else None
+            if not isinstance(items, list):
+                raise ValueError("not a list")
+            return [Post.of(item, http_date(answer.headers.get("date", ""))) for item in items]
+        except ValueError as error:
+            raise ReadFailed(unsent(answer.outcome())) from error
+
+    async def prove_access(self) -> str | None:
+        """None where the read account is known to the site; else why that is not proved."""
+        try:
+            answer = await self._get("/users/me", {"context": "edit", "_fields": "id"}, reader=True)
+        except ReadFailed as failure:
+            return failure.reason
+        document = answer.document()
+        if document is not None and isinstance(document.get("id"), int):
+            return None
+        return answer.outcome().error_code or "no_proof_of_access"
+
+    async def unusable_meta(self, meta: Mapping[str, Any]) -> list[str]:
+        """Names in `meta` that the site has not registered, or registered with another type. Raises ReadFailed.
+
+        The site drops unregistered meta silently, and refuses a wrong type only after it has stored the post.
+        """
+        answer = await self._get("/posts", {}, reader=False, method="OPTIONS")
+        document = answer.document()
+        if document is None:
+            raise ReadFailed(unsent(answer.outcome()))
+        try:
+            registered = document["schema"]["properties"]["meta"]["properties"]
+        except (KeyError, TypeError):
+            registered = {}
+        if not isinstance(registered, Mapping):
+            registered = {}
+        return sorted(name for name, value in meta.items() if not _fits(value, registered.get(name)))
+
+    def observe(self, post: Post) -> tuple[Observation, ...]:
+        """What one authoritative read of a post says about its elements."""
+        return tuple(_observation(element, value_of(post, element), post) for element in VALUES)
+
+
+def value_of(post: Post, element: str) -> Any:
+    """The value of one element. KeyError for an element that posts do not have."""
+    return VALUES[element](post)
+
+
+VALUES: Final[dict[str, Callable[[Post], Any]]] = {
+    "wordpress.post_id": lambda post: post.id,
+    "wordpress.status": lambda post: post.status,
+    "wordpress.content": lambda post: text_sha256(post.text),
+}
+"""Elements of a post and how a read shows them."""
+
+
+def _observation(element: str, value: Any, post: Post) -> Observation:
+    return Observation(
+        element=element,
+        verdict=ProbeVerdict.CONFIRMED,
+        value=value,
+        observed_at=real_now(),
+        source=SOURCE,
+        version=post.modified_gmt,
+        proof_of_access=True,
+    )
+
+
+def missing(element: str) -> Observation:
+    """The site has no such post, and access is proved."""
+    return Observation(
+        element=element, verdict=ProbeVerdict.MISSING, observed_at=real_now(), source=SOURCE, proof_of_access=True
+    )
+
+
+def doubtful(element: str, reason: str) -> Observation:
+    """The read says nothing."""
+    return Observation(
+        element=element, verdict=ProbeVerdict.UNKNOWN, observed_at=real_now(), source=SOURCE, reason=reason
+    )
+
+
+async def probe_posts(site: Site, wanted: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], Observation]:
+    """Elements by post, one read per post."""
+    found: dict[tuple[int, str], Observation] = {}
+    for post_id, elements in wanted.items():
+        try:
+            post = await site.post(post_id, reader=True)
+            denied = await site.prove_access() if post is None else None
+        except ReadFailed as failure:
+            found.update({(post_id, element): doubtful(element, failure.reason) for element in elements})
+            continue
+        for element in elements:
+            if post is not None:
+                found[post_id, element] = _observation(element, value_of(post, element), post)
+            else:
+                found[post_id, element] = doubtful(element, denied) if denied else missing(element)
+    return found
+
+
+def _post(document: Any, answer: Answer) -> Post:
+    try:
+        return Post.of(document, http_date(answer.headers.get("date", "")))
+    except ValueError as error:
+        raise ReadFailed(unsent(answer.outcome())) from error
+
+
+def _code(answer: Answer) -> str | None:
+    try:
+        value = answer.json()
+    except ValueError:
+        return None
+    return value.get("code") if isinstance(value, dict) else None
+
+
+def _basic(name: str, username: Any, password: Any) -> dict[str, str]:
+    if not isinstance(username, str) or not isinstance(password, str) or not username or ":" in username:
+        raise ValueError(f"{name}: username and password are needed, for writing and, where given, for reading")
+    return {"authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()}
+
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    """True where registered meta can take the value; an unknown kind of schema is left to the site."""
+    if not isinstance(schema, Mapping):
+        return False
+    named = schema.get("type")
+    types = [named] if isinstance(named, str) else named
+    if not isinstance(types, list):
+        return True
+    if isinstance(value, bool):
+        return "boolean" in types
+    return any(isinstance(value, _TYPES.get(name, (object,))) for name in types)

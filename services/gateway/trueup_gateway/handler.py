@@ -1,0 +1,188 @@
+"""The gateway's worker: mints grants for proposed tasks, and projects what the other services tell into the read model."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.events import CaseChanged, ElementChanged, ExceptionChanged, GrantRefused, GrantRequest
+from trueup_common.contracts.grant import GrantClaims
+from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.topology import event_subject, task_subject
+from trueup_common.runtime.catalog import Catalog
+from trueup_common.runtime.grants import GrantKeys
+from trueup_common.runtime.host import Unprocessable
+from trueup_common.runtime.ports import Moment
+from trueup_gateway.core import projection
+from trueup_gateway.core.case import DEFINITION
+from trueup_gateway.core.grants import Facts, Refusal, mint
+from trueup_gateway.core.records import DecisionRow, MandateRow
+from trueup_gateway.rules import RuleBook, Rules
+from trueup_gateway.store import GatewayTransaction
+
+SOURCE: Final = "gateway"
+
+
+def _read(message: Message) -> GrantRequest:
+    if message.type != "GrantRequest":
+        raise Unprocessable(f"unexpected message type {message.type}")
+    try:
+        request = GrantRequest.model_validate_json(message.data)
+    except ValidationError as error:
+        raise Unprocessable(f"unreadable GrantRequest: {error.error_count()} errors") from error
+    if request.task.operation.tenant != message.tenant:
+        raise Unprocessable("the message and its operation name different tenants")
+    return request
+
+
+class GrantHandler:
+    """GrantRequest → ExecuteTask with its grant, or GrantRefused."""
+
+    inbox = True
+
+    def __init__(self, *, rules: RuleBook, catalog: Catalog, keys: GrantKeys) -> None:
+        self._rules = rules
+        self._catalog = catalog
+        self._keys = keys
+
+    async def handle(
+        self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]
+    ) -> Sequence[Outgoing]:
+        """Decide on every proposed task of the batch by the rows of this transaction."""
+        requests = [(message, _read(message)) for message in messages]
+        rules = await self._rules.at(tx, await tx.epoch())
+        mandates = await tx.mandates([request.mandate.mandate_id for _, request in requests])
+        decisions = await tx.decisions([mandate.decision_id for mandate in mandates.values()])
+        revoked = await tx.revoked_capabilities([mandate.capability_id for mandate in mandates.values()])
+        outgoing = []
+        for message, request in requests:
+            mandate = mandates.get(request.mandate.mandate_id)
+            decision = decisions.get(mandate.decision_id) if mandate else None
+            facts = self._facts(request, mandate, decision, revoked, rules, moment)
+            found = mint(request, facts, now=moment.business, real=moment.real, ask=rules.ask)
+            outgoing.append(self._answer(message, request, found, moment))
+        return outgoing
+
+    def _facts(
+        self,
+        request: GrantRequest,
+        mandate: MandateRow | None,
+        decision: DecisionRow | None,
+        revoked: set[str],
+        rules: Rules,
+        moment: Moment,
+    ) -> Facts:
+        operation = request.task.operation
+        fields = {
+            "tenant": operation.tenant,
+            "system": operation.target.system,
+            "command_type": operation.command_type,
+            "definition": DEFINITION,
+            "version": 1,
+        }
+        return Facts(
+            mandate=mandate,
+            decision=decision,
+            capability_revoked=mandate is not None and mandate.capability_id in revoked,
+            declaration=self._catalog.declaration(operation.declaration_sha256),
+            freeze=rules.freeze_of(fields, moment.business, compensation=request.compensation),
+            has_key=operation.target.system in self._keys.systems,
+            policy_sha256=rules.policy_sha256,
+            epoch=rules.epoch,
+        )
+
+    def _answer(self, message: Message, request: GrantRequest, found: GrantClaims | Refusal, moment: Moment) -> Outgoing:
+        task = request.task
+        operation = task.operation
+        if isinstance(found, Refusal):
+            refused = GrantRefused(
+                command_id=operation.command_id,
+                workflow_id=operation.workflow_id,
+                tenant=operation.tenant,
+                fence=task.fence,
+                check=found.check,
+                detail=found.detail,
+                transient=found.transient,
+            )
+            return _outgoing(
+                message,
+                moment,
+                message_id=derived_id("msg", task.attempt_id, "refused"),
+                kind="GrantRefused",
+                subject=event_subject(SOURCE, "grant-refused", operation.tenant),
+                data=refused.model_dump_json().encode(),
+            )
+        granted = task.evolve(grant=self._keys.sign(operation.target.system, found))
+        return _outgoing(
+            message,
+            moment,
+            message_id=task.attempt_id,
+            kind="ExecuteTask",
+            subject=task_subject(operation.target.system, "execute", operation.tenant),
+            data=granted.model_dump_json().encode(),
+        )
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        """Nothing is left to do after the commit."""
+
+
+def _outgoing(
+    cause: Message, moment: Moment, *, message_id: str, kind: str, subject: str, data: bytes
+) -> Outgoing:
+    return Outgoing(
+        Message(
+            id=message_id,
+            type=kind,
+            subject=subject,
+            tenant=cause.tenant,
+            source=SOURCE,
+            time=moment.real,
+            data=data,
+            traceparent=cause.traceparent,
+            causation_id=cause.id,
+        )
+    )
+
+
+class ViewHandler:
+    """CaseChanged, ElementChanged, ExceptionChanged → rows that the API reads. Versions deduplicate, so no inbox."""
+
+    inbox = False
+
+    def __init__(self, changed: Callable[[Sequence[CaseChanged]], None] | None = None) -> None:
+        self._changed = changed
+        self._latest: list[CaseChanged] = []
+
+    async def handle(
+        self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]
+    ) -> Sequence[Outgoing]:
+        """Project one batch."""
+        cases: list[CaseChanged] = []
+        elements: list[ElementChanged] = []
+        exceptions: list[ExceptionChanged] = []
+        for message in messages:
+            try:
+                if message.type == "CaseChanged":
+                    cases.append(CaseChanged.model_validate_json(message.data))
+                elif message.type == "ElementChanged":
+                    elements.append(ElementChanged.model_validate_json(message.data))
+                elif message.type == "ExceptionChanged":
+                    exceptions.append(ExceptionChanged.model_validate_json(message.data))
+            except ValidationError as error:
+                raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
+        await tx.save_views(
+            commands=projection.command_views(cases),
+            cases=projection.case_views(cases),
+            history=projection.history_views(cases),
+            elements=projection.element_views(elements),
+            exceptions=projection.exception_views(exceptions),
+        )
+        await tx.free_identities(projection.freed(cases))
+        self._latest = cases
+        return ()
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        """Tell those who watch in this process."""
+        if self._changed is not None:
+            self._changed(self._latest)

@@ -1,0 +1,131 @@
+"""The planner on a real PostgreSQL: reports in, exceptions told, deadlines taken by one replica only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from pydantic import BaseModel
+from tests.reconciler.schema import make_schema
+from tests.repair_planner.builders import at, closed, message, moment, quarantine, reported
+from tests.servers import Database as ServerDatabase
+
+from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.events import ExceptionChanged
+from trueup_common.runtime.db import Database, SqlStore
+from trueup_common.runtime.host import Unprocessable
+from trueup_common.runtime.ports import VersionConflict
+from trueup_repair_planner.core.lifecycle import Duty
+from trueup_repair_planner.handler import EventsHandler, Ticks
+from trueup_repair_planner.store import SqlPlannerTransaction, sql_store
+from trueup_repair_planner.tables import METADATA
+
+DUTY = Duty(owner="operators", escalation_owner="duty-manager", sla_seconds=600)
+Store = SqlStore[SqlPlannerTransaction]
+
+
+@pytest.fixture(scope="module")
+def planner_schema(fresh_database: ServerDatabase) -> ServerDatabase:
+    make_schema(fresh_database, METADATA)
+    return fresh_database
+
+
+@pytest.fixture
+async def store(planner_schema: ServerDatabase) -> AsyncIterator[Store]:
+    database = await Database.connect(planner_schema.admin_url, schema="repair_planner", size=4)
+    async with database.connection() as connection:
+        await connection.execute("TRUNCATE exception, outbox")
+    yield sql_store(database)
+    await database.close()
+
+
+async def deliver(store: Store, *bodies: BaseModel, seconds: float = 0) -> list[ExceptionChanged]:
+    async with store.transaction() as tx:
+        messages = [message(body, f"m{number}") for number, body in enumerate(bodies)]
+        outgoing = await EventsHandler(DUTY).handle(tx, moment(seconds), messages)
+        await tx.post(outgoing)
+        return told(outgoing)
+
+
+def told(outgoing: object) -> list[ExceptionChanged]:
+    assert isinstance(outgoing, list)
+    for item in outgoing:
+        assert isinstance(item, Outgoing)
+        assert item.message.subject == "trueup.evt.planner.exception.acme"
+    return [ExceptionChanged.model_validate_json(item.message.data) for item in outgoing]
+
+
+async def test_every_report_is_adopted_and_told_with_owner_deadline_and_class(store: Store) -> None:
+    """Requirements: Q2, Q4"""
+    changed = await deliver(store, reported(), quarantine())
+    assert [(item.kind, item.status, item.lifecycle, item.owner, item.version) for item in changed] == [
+        ("dead_letter", "open", "assigned", "operators", 1),
+        ("quarantined_message", "open", "assigned", "operators", 1),
+    ]
+    assert changed[0].deadline_at == at(600)
+    assert changed[0].envelope["command_id"] == "cmd_1"
+    assert changed[0].allowed_actions == ()
+    async with store.transaction() as tx:
+        rows = await tx.exceptions([item.exception_id for item in changed])
+    assert {row.exception_id for row in rows} == {item.exception_id for item in changed}
+
+
+async def test_a_repeated_or_older_report_changes_and_tells_nothing(store: Store) -> None:
+    await deliver(store, reported(version=2))
+    assert await deliver(store, reported(version=2), reported(version=1)) == []
+
+
+async def test_a_closed_obligation_closes_its_exception_and_says_how_and_by_whom(store: Store) -> None:
+    """Requirements: Q8"""
+    (opened,) = await deliver(store, reported())
+    (done,) = await deliver(store, closed(resolution="observed_healthy"), seconds=60)
+    assert done.exception_id == opened.exception_id
+    assert (done.status, done.lifecycle, done.resolution_type, done.resolved_by, done.version) == (
+        "closed",
+        "closed",
+        "observed_healthy",
+        "orchestrator",
+        2,
+    )
+    assert [entry["to"] for entry in done.envelope["trail"]][-3:] == ["repaired", "verified", "closed"]
+
+
+async def test_opened_and_closed_in_one_batch_is_one_row_and_one_message(store: Store) -> None:
+    (changed,) = await deliver(store, reported(), closed())
+    assert (changed.status, changed.version) == ("closed", 1)
+
+
+async def test_two_replicas_escalate_each_overdue_exception_once(store: Store) -> None:
+    """Requirements: Q4"""
+    await deliver(store, *[reported(str(number)) for number in range(250)])
+    async with store.transaction() as first, store.transaction() as second:
+        one = told(await Ticks(DUTY).deadlines(first, moment(600)))
+        two = told(await Ticks(DUTY).deadlines(second, moment(600)))
+    assert (len(one), len(two)) == (200, 50)
+    assert len({item.exception_id for item in (*one, *two)}) == 250
+    assert {(item.owner, item.deadline_at) for item in (*one, *two)} == {("duty-manager", at(1200))}
+    async with store.transaction() as tx:
+        assert await Ticks(DUTY).deadlines(tx, moment(601)) == []
+
+
+async def test_two_replicas_that_hear_of_the_same_exception_make_one(store: Store) -> None:
+    async with store.transaction() as first:
+        await EventsHandler(DUTY).handle(first, moment(0), [message(reported(), "m1")])
+    with pytest.raises(VersionConflict):
+        async with store.transaction() as second:
+            (row,) = await second.exceptions(
+                [
+                    record["exception_id"]
+                    for record in await second.connection.fetch("SELECT exception_id FROM exception")
+                ]
+            )
+            await second.save_exceptions([row], [])
+
+
+async def test_a_report_of_an_unknown_kind_or_for_another_tenant_is_refused(store: Store) -> None:
+    """Requirements: T1"""
+    for bad in (reported(kind="mystery"), reported(tenant="globex")):
+        with pytest.raises(Unprocessable):
+            await deliver(store, reported("2"), bad)
+    async with store.transaction() as tx:
+        assert await tx.connection.fetchval("SELECT count(*) FROM exception") == 0

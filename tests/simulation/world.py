@@ -1,0 +1,363 @@
+"""The outside: two systems that execute, lose answers, act late, lag, rewrite, refuse and forget who we are.
+
+It counts what really happened per operation. Whatever the plane believes is judged against this count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from trueup_common.contracts.adapter import Call, Connection, Outcome, SlotLost, confirmed, not_sent, rejected, unknown
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, RetryPolicy
+from trueup_common.contracts.observation import Finding, Observation
+from trueup_common.contracts.pointer import ValueFrom
+from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, ProbeVerdict
+from trueup_common.contracts.task import ProbeElement
+
+from tests.simulation.engine import Engine, Sleep
+
+SYSTEMS: Final = ("alpha", "beta")
+TIMEOUT_SECONDS: Final = 4.0
+START_WINDOW_SECONDS: Final = 5.0
+LATE_WINDOW_SECONDS: Final = 3.0
+
+
+def _declaration(type_: str, effect_class: EffectClass, findability: Findability, **more: Any) -> CommandDeclaration:
+    system = type_.split(".", 1)[0]
+    values: dict[str, Any] = {
+        "title": type_,
+        "permission": f"{system}:write",
+        "payload_schema": {"type": "object"},
+        "success_condition": "the object carries the value",
+        "timeout_seconds": TIMEOUT_SECONDS,
+        "start_window_seconds": START_WINDOW_SECONDS,
+        "late_window_seconds": LATE_WINDOW_SECONDS,
+        "retry": RetryPolicy(attempts_max=4, initial_seconds=0.5, factor=2.0, ceiling_seconds=4.0),
+    }
+    values.update(more)
+    return CommandDeclaration(
+        type=type_, system=system, effect_class=effect_class, findability=findability, **values
+    )
+
+
+def _establishes(element: str, window_seconds: float) -> Establishes:
+    return Establishes(
+        element=element,
+        resource=ValueFrom(pointer="/target/resource"),
+        value=ValueFrom(pointer="/payload/text"),
+        window_seconds=window_seconds,
+        normaliser="text",
+        probe=Probe(kind="object", params={"resource": ValueFrom(pointer="/target/resource")}),
+    )
+
+
+DECLARATIONS: Final = (
+    _declaration(
+        "alpha.put_note",
+        EffectClass.RETRYABLE,
+        Findability.MARKER,
+        establishes=(_establishes("note.text", 0.0),),
+    ),
+    _declaration(
+        "alpha.make_draft",
+        EffectClass.COMPENSABLE,
+        Findability.MARKER,
+        establishes=(_establishes("draft.text", 4.0),),
+        compensation=Mapping(command_type="alpha.put_note", payload={"text": ValueFrom(const="")}),
+    ),
+    _declaration(
+        "alpha.publish",
+        EffectClass.PIVOT,
+        Findability.NATIVE_KEY,
+        target_key_lifetime_seconds=86400,
+        establishes=(_establishes("page.text", 2.0),),
+    ),
+    _declaration(
+        "beta.send_mail",
+        EffectClass.IRREVERSIBLE,
+        Findability.NONE,
+        manual_policy="look into the mailbox",
+        reconciliation="person",
+    ),
+    _declaration("beta.charge", EffectClass.RETRYABLE, Findability.BUSINESS_KEY),
+)
+BY_TYPE: Final = {declaration.type: declaration for declaration in DECLARATIONS}
+
+
+@dataclass(slots=True)
+class WorldFaults:
+    """How unfriendly the outside is; all zero is a world that does what it is asked and says so."""
+
+    refused: float = 0.0
+    """No connection: nothing was sent."""
+    lost_request: float = 0.0
+    lost_answer: float = 0.0
+    late: float = 0.0
+    rate_limited: float = 0.0
+    unavailable: float = 0.0
+    permanent: float = 0.0
+    business: float = 0.0
+    no_access: float = 0.0
+    unproven: float = 0.0
+    """Says MISSING without proof of access."""
+    lag: float = 0.0
+    lag_seconds: float = 0.0
+    slow_seconds: float = 0.0
+    rewrite: float = 0.0
+    vandal: float = 0.0
+    """Somebody else changes the value."""
+
+
+@dataclass(slots=True)
+class Effect:
+    """One thing that really happened."""
+
+    command_id: str
+    attempt_id: str
+    fence: int
+    at: float
+    visible_at: float
+    resource: str
+
+
+@dataclass(slots=True)
+class Thing:
+    """One object outside."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+    before: tuple[float, dict[str, Any]] = (0.0, {})
+    """Until when a lagging read still sees which values."""
+
+
+class World:
+    """The ground truth."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.faults = WorldFaults()
+        self.effects: dict[str, list[Effect]] = {}
+        self.things: dict[tuple[str, str, str], Thing] = {}
+        self.transmissions = 0
+        self.on_transmit: Callable[[Call], None] = lambda call: None
+        self.on_effect: Callable[[Call, list[Effect]], None] = lambda call, effects: None
+
+    def execute(self, call: Call, visible_by: float) -> Effect:
+        """The effect happens, here and now. Nothing outside deduplicates it, except a native key."""
+        engine, operation = self.engine, call.operation
+        known = self.effects.setdefault(operation.command_id, [])
+        if known and call.declaration.findability is Findability.NATIVE_KEY:
+            return known[0]
+        lag = 0.0
+        if engine.chance(self.faults.lag):
+            lag = max(0.0, min(self.faults.lag_seconds * engine.random.random(), visible_by - engine.now))
+        effect = Effect(
+            operation.command_id,
+            call.attempt_id,
+            call.fence,
+            engine.now,
+            engine.now + lag,
+            operation.target.resource,
+        )
+        known.append(effect)
+        engine.note(f"WORLD effect {operation.command_id} fence {call.fence} visible {effect.visible_at:.3f}")
+        thing = self.things.setdefault((operation.tenant, operation.target.system, operation.target.resource), Thing())
+        thing.before = (effect.visible_at, dict(thing.values))
+        text = operation.payload["text"]
+        if engine.chance(self.faults.rewrite):
+            text = f"  {text}\n"
+        for item in call.declaration.establishes:
+            thing.values[item.element] = text
+        thing.version += 1
+        self.on_effect(call, known)
+        return effect
+
+    def live(self, command_id: str) -> list[Effect]:
+        """What happened for one operation."""
+        return self.effects.get(command_id, [])
+
+    def vandalise(self) -> None:
+        """Somebody changes something behind our back."""
+        for thing in self.things.values():
+            if thing.values and self.engine.chance(self.faults.vandal):
+                element = sorted(thing.values)[0]
+                thing.values[element] = "changed by a stranger"
+                thing.version += 1
+                self.engine.note(f"WORLD vandalised {element}")
+
+    def seen(self, tenant: str, system: str, resource: str, element: str) -> tuple[Any, int]:
+        """What a read sees, lag included."""
+        thing = self.things.get((tenant, system, resource))
+        if thing is None:
+            return None, 0
+        until, values = thing.before
+        source = values if self.engine.now < until else thing.values
+        return source.get(element), thing.version
+
+
+class WorldTarget:
+    """The Target port of one connection."""
+
+    def __init__(self, world: World, connection: Connection) -> None:
+        self.world = world
+        self.connection = connection
+        self.timeout_seconds = TIMEOUT_SECONDS
+
+    async def perform(self, call: Call) -> Outcome:
+        """One transmission."""
+        world, engine, faults = self.world, self.world.engine, self.world.faults
+        if faults.slow_seconds:
+            await Sleep(faults.slow_seconds * engine.random.random() ** 3)
+        if engine.chance(faults.refused):
+            return rejected(ErrorClass.TRANSIENT, "connection_refused")
+        try:
+            call.may_send()
+        except SlotLost:
+            return not_sent("send_by_passed")
+        started = engine.now
+        world.transmissions += 1
+        engine.note(f"WORLD transmit {call.operation.command_id} fence {call.fence}")
+        world.on_transmit(call)
+        left = lambda: max(0.0, started + call.timeout_seconds - engine.now)  # noqa: E731
+        visible_by = started + call.timeout_seconds + call.declaration.late_window_seconds - 0.05
+        if engine.chance(faults.rate_limited):
+            await Sleep(0.01)
+            return rejected(
+                ErrorClass.TRANSIENT, "rate_limited", external_status="429", retry_after_seconds=engine.between(0.5, 3)
+            )
+        if engine.chance(faults.unavailable):
+            return rejected(ErrorClass.TRANSIENT, "unavailable", external_status="503")
+        if engine.chance(faults.permanent):
+            return rejected(ErrorClass.PERMANENT, "payload_invalid", external_status="400")
+        if engine.chance(faults.business):
+            return rejected(ErrorClass.BUSINESS, "version_conflict", external_status="409")
+        if engine.chance(faults.lost_request):
+            await Sleep(left())
+            return unknown("timeout")
+        if engine.chance(faults.late):
+            span = call.timeout_seconds + call.declaration.late_window_seconds - 0.1
+            engine.call_at(started + span * engine.random.random(), lambda: world.execute(call, visible_by))
+            await Sleep(left())
+            return unknown("timeout")
+        await Sleep(min(left(), 0.005 + faults.slow_seconds * engine.random.random() ** 2))
+        effect = world.execute(call, visible_by)
+        if engine.chance(faults.lost_answer):
+            if engine.chance(0.5):
+                await Sleep(left())
+                return unknown("timeout")
+            return unknown("connection_reset")
+        return await self._answer(call, effect)
+
+    async def _answer(self, call: Call, effect: Effect) -> Outcome:
+        observations: tuple[Observation, ...] = ()
+        if call.declaration.read_back and call.declaration.establishes:
+            await Sleep(0.005)
+            elements = [
+                ProbeElement(element=item.element, kind="object", params={"resource": effect.resource})
+                for item in call.declaration.establishes
+            ]
+            observations = tuple(self._observe(call.operation.target.resource, elements))
+        return confirmed(
+            {"id": effect.command_id[:12], "text": call.operation.payload["text"]},
+            external_resource_id=effect.command_id[:12],
+            external_version="1",
+            external_status="201",
+            observations=observations,
+        )
+
+    async def find(self, call: Call) -> Finding:
+        """Look for the effect by whatever evidence its type leaves."""
+        world, engine, faults = self.world, self.world.engine, self.world.faults
+        await Sleep(0.005 + faults.slow_seconds * engine.random.random() ** 2)
+        if engine.chance(faults.no_access):
+            return Finding(verdict=FindVerdict.UNKNOWN, reason="no_access")
+        if call.declaration.findability is Findability.NONE:
+            return Finding(verdict=FindVerdict.UNKNOWN, reason="not_findable")
+        seen = [effect for effect in world.live(call.operation.command_id) if effect.visible_at <= engine.now]
+        if not seen:
+            proven = not engine.chance(faults.unproven)
+            return Finding(verdict=FindVerdict.MISSING, proof_of_access=proven, evidence="scan")
+        observations: tuple[Observation, ...] = ()
+        if call.declaration.establishes:
+            elements = [
+                ProbeElement(element=item.element, kind="object", params={"resource": seen[0].resource})
+                for item in call.declaration.establishes
+            ]
+            observations = tuple(self._observe(seen[0].resource, elements))
+        verdict = FindVerdict.CONFIRMED if len(seen) == 1 else FindVerdict.AMBIGUOUS
+        return Finding(
+            verdict=verdict,
+            proof_of_access=True,
+            evidence=call.declaration.findability.value,
+            candidates=len(seen),
+            result={"id": seen[0].command_id[:12], "text": call.operation.payload["text"]},
+            external_resource_id=seen[0].command_id[:12],
+            external_version="1",
+            observations=observations,
+        )
+
+    async def probe(self, elements: Sequence[ProbeElement]) -> Sequence[Observation]:
+        """Read elements of one object."""
+        engine, faults = self.world.engine, self.world.faults
+        await Sleep(0.005 + faults.slow_seconds * engine.random.random() ** 2)
+        if engine.chance(faults.no_access):
+            return [self._unknown(item.element, engine.real()) for item in elements]
+        return self._observe(str(elements[0].params["resource"]), elements)
+
+    def _observe(self, resource: str, elements: Sequence[ProbeElement]) -> list[Observation]:
+        world, engine = self.world, self.world.engine
+        found = []
+        for item in elements:
+            value, version = world.seen(self.connection.tenant, self.connection.system, resource, item.element)
+            if engine.chance(world.faults.no_access):
+                found.append(self._unknown(item.element, engine.real()))
+                continue
+            found.append(
+                Observation(
+                    element=item.element,
+                    verdict=ProbeVerdict.MISSING if value is None else ProbeVerdict.CONFIRMED,
+                    value=value,
+                    observed_at=engine.real(),
+                    source=self.connection.system,
+                    version=str(version),
+                    proof_of_access=True,
+                )
+            )
+        return found
+
+    def _unknown(self, element: str, at: datetime) -> Observation:
+        return Observation(
+            element=element,
+            verdict=ProbeVerdict.UNKNOWN,
+            observed_at=at,
+            source=self.connection.system,
+            reason="no_access",
+        )
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class WorldAdapter:
+    """The Adapter port of one system."""
+
+    def __init__(self, world: World, system: str) -> None:
+        self.world = world
+        self._system = system
+
+    @property
+    def system(self) -> str:
+        """The system's name."""
+        return self._system
+
+    @property
+    def declarations(self) -> tuple[CommandDeclaration, ...]:
+        """Its command types."""
+        return tuple(declaration for declaration in DECLARATIONS if declaration.system == self._system)
+
+    def open(self, connection: Connection) -> WorldTarget:
+        """A target."""
+        return WorldTarget(self.world, connection)
