@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 
-STATISTICS_DELAY_SECONDS = 1.2
-"""Sessions hand in their statistics at most once a second."""
+STATISTICS_DELAY_SECONDS = 10.5
+"""A session that has become idle hands in its statistics after ten seconds at the latest."""
 
 _POSITION = "SELECT pg_current_wal_insert_lsn()::text"
 _TRANSACTIONS = "SELECT coalesce(sum(xact_commit), 0)::bigint FROM pg_stat_database WHERE datname = $1"

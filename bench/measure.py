@@ -7,7 +7,7 @@ measured all the same, and the run fails.
 import time
 from dataclasses import dataclass, field
 
-from bench.counters import STATISTICS_DELAY_SECONDS, DatabaseCounter
+from bench.counters import STATISTICS_DELAY_SECONDS, DatabaseCounter, DatabaseMark
 from bench.load import Order, Result, run_load
 from bench.processes import cpu_seconds, machine_busy_seconds, pss_mb
 from bench.profile import Profile, take_snapshot
@@ -17,7 +17,8 @@ WARM_UP_UNITS = 300
 WARM_UP_SECONDS = 15.0
 QUIET_RATE_PER_SECOND = 20.0
 IN_FLIGHT = 64
-IDLE_SECONDS = 3.0
+SETTLE_SECONDS = 1.5
+"""After the last answer: views and marks that trail behind are part of a unit's cost."""
 
 
 @dataclass
@@ -72,10 +73,13 @@ def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
     try:
         stack.start()
         stub.reset()
-        run_load(Order(stack.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
-        effects_before = stub.totals()
-        answered = _saturate(stack, stub, size, seen) + _quiet(stack, size, seen)
-        _check_effects(stack, stub, effects_before["distinct"], answered, seen)
+        first = DatabaseCounter(stack.database_url).mark()
+        warmed = run_load(Order(stack.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
+        _note_bad(warmed, "warm-up", seen)
+        answered = warmed.ok + _saturate(stack, stub, size, seen)
+        _idle(stack, first, answered, seen)
+        answered += _quiet(stack, size, seen)
+        _check_effects(stack, stub, answered, seen)
         _weigh(stack, seen)
     except Exception as error:
         seen.problems.append(f"{type(error).__name__}: {error}")
@@ -87,34 +91,45 @@ def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
 def _saturate(stack: Stack, stub: Stub, size: Size, seen: Measurement) -> int:
     """The closed loop; answers how many units succeeded."""
     counter = DatabaseCounter(stack.database_url)
-    time.sleep(STATISTICS_DELAY_SECONDS)
+    time.sleep(SETTLE_SECONDS)
     mark = counter.mark()
     profiled = _snapshots(stack)
-    roots = stack.roots()
-    busy, used, stub_used = machine_busy_seconds(), cpu_seconds(roots), stub.cpu_seconds()
+    used, others = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
+    started = time.monotonic()
     result = run_load(Order(stack.request(), size.units, size.seconds, IN_FLIGHT))
-    roots = stack.roots()
-    after = cpu_seconds(roots)
-    foreign = machine_busy_seconds() - busy - (stub.cpu_seconds() - stub_used) - result.client_cpu_seconds
-    foreign -= sum(after.values()) - sum(used.values())
-    seen.profiles = {
-        service: Profile(profiled[service], last, result.ok) for service, last in _snapshots(stack).items()
-    }
+    time.sleep(SETTLE_SECONDS)
+    after, others_after = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
+    took = time.monotonic() - started
+    last = _snapshots(stack)
+    work = counter.work_since(mark)
     _note_bad(result, "saturation", seen)
     if not result.ok:
         return 0
+    seen.profiles = {service: Profile(profiled[service], last[service], result.ok) for service in last}
     seen.units = result.ok
     seen.units_per_s = result.ok / result.seconds
     seen.loaded_p50_ms = result.p50_ms
     seen.cpu_by_role = {role: 1000 * (after[role] - used[role]) / result.ok for role in after}
     seen.cpu_s_per_1000 = sum(seen.cpu_by_role.values())
-    seen.foreign_cores = max(0.0, foreign / result.seconds)
-    time.sleep(STATISTICS_DELAY_SECONDS)
-    work = counter.work_since(mark)
+    seen.foreign_cores = max(0.0, (others_after - others - result.client_cpu_seconds) / took)
     seen.commits_per_unit = None if work.commits is None else work.commits / result.ok
-    seen.transactions_per_unit = work.transactions / result.ok
     seen.log_kb_per_unit = work.log_bytes / 1024 / result.ok
     return result.ok
+
+
+def _others_seconds(stack: Stack, stub: Stub) -> float:
+    """CPU of the machine outside stack and stub."""
+    return machine_busy_seconds() - sum(cpu_seconds(stack.roots()).values()) - stub.cpu_seconds()
+
+
+def _idle(stack: Stack, first: DatabaseMark, answered: int, seen: Measurement) -> None:
+    """Nothing to do: what the stack uses anyway, and time for the database's sessions to hand in their statistics."""
+    used = cpu_seconds(stack.roots())
+    time.sleep(STATISTICS_DELAY_SECONDS)
+    idle = cpu_seconds(stack.roots())
+    seen.idle_cores = (sum(idle.values()) - sum(used.values())) / STATISTICS_DELAY_SECONDS
+    if answered:
+        seen.transactions_per_unit = DatabaseCounter(stack.database_url).work_since(first).transactions / answered
 
 
 def _snapshots(stack: Stack) -> dict[str, dict[str, tuple[int, float, float]]]:
@@ -125,11 +140,7 @@ def _snapshots(stack: Stack) -> dict[str, dict[str, tuple[int, float, float]]]:
 
 def _quiet(stack: Stack, size: Size, seen: Measurement) -> int:
     """Poisson arrivals at a low rate: what one unit takes when nothing else is there to be batched with it."""
-    roots = stack.roots()
-    used = cpu_seconds(roots)
-    time.sleep(IDLE_SECONDS)
-    idle = cpu_seconds(roots)
-    seen.idle_cores = (sum(idle.values()) - sum(used.values())) / IDLE_SECONDS
+    used = cpu_seconds(stack.roots())
     seconds = 2 * size.quiet_units / QUIET_RATE_PER_SECOND
     result = run_load(
         Order(stack.request(), size.quiet_units, seconds, rate_per_second=QUIET_RATE_PER_SECOND, seed=size.quiet_units)
@@ -137,7 +148,8 @@ def _quiet(stack: Stack, size: Size, seen: Measurement) -> int:
     _note_bad(result, "quiet", seen)
     if result.ok:
         seen.p50_ms, seen.p99_ms = result.p50_ms, result.p99_ms
-        seen.quiet_cpu_s_per_1000 = 1000 * (sum(cpu_seconds(roots).values()) - sum(idle.values())) / result.ok
+        after = cpu_seconds(stack.roots())
+        seen.quiet_cpu_s_per_1000 = 1000 * (sum(after.values()) - sum(used.values())) / result.ok
     return result.ok
 
 
@@ -147,13 +159,13 @@ def _note_bad(result: Result, phase: str, seen: Measurement) -> None:
         seen.problems.append(f"{phase}: {result.bad} of {result.ok + result.bad} units did not succeed: {samples}")
 
 
-def _check_effects(stack: Stack, stub: Stub, distinct_before: int, answered: int, seen: Measurement) -> None:
+def _check_effects(stack: Stack, stub: Stub, answered: int, seen: Measurement) -> None:
     """Ask the world itself: exactly one effect for every unit that was answered with success."""
     if not isinstance(stack, TrueupPlane):
         return
     totals = stub.totals()
     seen.effects_duplicated = totals["duplicated"]
-    seen.effects_missing = max(0, answered - (totals["distinct"] - distinct_before))
+    seen.effects_missing = max(0, answered - totals["distinct"])
     if seen.effects_duplicated or seen.effects_missing:
         seen.problems.append(f"{seen.effects_duplicated} effects duplicated, {seen.effects_missing} missing")
 

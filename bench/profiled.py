@@ -102,7 +102,10 @@ def main(kind: str, prefix: str, module: str) -> None:
     threading.Thread(target=_write_on_request, args=(prefix, profiler.table), daemon=True).start()
     sys.argv = [module]
     profiler.start()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)  # a tick after the interpreter took its handlers down would kill
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bench.measure import Measurement
 
-NAME_WIDTH = 34
+NAME_WIDTH = 36
 COLUMN_WIDTH = 24
 PROFILE_LINES = 25
 Value = Callable[[Measurement], float | None]
@@ -19,7 +19,7 @@ ROWS: tuple[tuple[str, Value, str, bool], ...] = (
     ("cores used when idle", lambda seen: seen.idle_cores, "{:.3f}", False),
     ("memory (PSS), MiB", lambda seen: seen.pss_mb, "{:.0f}", False),
     ("commits per unit at saturation", lambda seen: seen.commits_per_unit, "{:.3f}", False),
-    ("transactions per unit", lambda seen: seen.transactions_per_unit, "{:.3f}", False),
+    ("transactions per unit, with timers", lambda seen: seen.transactions_per_unit, "{:.3f}", False),
     ("write-ahead log per unit, KiB", lambda seen: seen.log_kb_per_unit, "{:.2f}", False),
     ("units measured at saturation", lambda seen: seen.units, "{:.0f}", False),
     ("effects duplicated", lambda seen: seen.effects_duplicated, "{:.0f}", False),

@@ -194,7 +194,7 @@ class TrueupPlane:
         self._supervisor = spawn("supervisor", command, log)
         prepared.lease.release()
         self._wait_until_ready(self._supervisor)
-        self._capability = self._authorize()
+        self.authorize()
 
     def _wait_until_ready(self, supervisor: Child) -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -213,15 +213,16 @@ class TrueupPlane:
                 texts.append(f"-- {process.name}:\n{tail(Path(process.log))}")
         return "\n".join(texts)
 
-    def _authorize(self) -> str:
-        """One capability for all units, as an agent gets it."""
+    def authorize(self) -> None:
+        """Get one capability for all units, as an agent gets it."""
         client = GatewayClient(self.state.gateway_url)
         client.token = client.dev_token("agent:bench", TENANT, ["agent"], [], CAPABILITY_SECONDS)
         target = {"system": "bench", "resource": "effect"}
         decision = client.decide([self._command_type], target, "measure what one command costs")
         if decision["outcome"] != "approved":
             raise RuntimeError(f"{self.name}: the decision for {self._command_type} is {decision['outcome']}")
-        return str(client.capability(decision["decision_id"], self._units_max, CAPABILITY_SECONDS)["capability"])
+        answer = client.capability(decision["decision_id"], self._units_max, CAPABILITY_SECONDS)
+        self._capability = str(answer["capability"])
 
     def roots(self) -> dict[str, int]:
         state = self.plan.folder.running_state()

@@ -230,11 +230,11 @@ def events() -> list[dict[str, Any]]:
             tenant="acme",
             seq=seq,
             prev_hash=previous,
-            type="operation.moved",
+            type="ReceiptReceived",
             occurred_at=MOMENT,
             recorded_at=MOMENT,
-            actor="service:orchestrator",
-            payload={"to": to},
+            actor="adapter:wordpress",
+            payload={"command_id": "cmd_1", "states": [to]},
         )
         previous = event.hash
         fields = {
@@ -252,7 +252,7 @@ def test_history_verifies_the_chain(gateway: StandIn, damage: str) -> None:
     """
     told = events()
     if damage == "payload":
-        told[1]["payload"] = {"to": "FAILED"}
+        told[1]["payload"] = {"command_id": "cmd_1", "states": ["FAILED"]}
     elif damage == "field":
         told[1]["actor"] = "agent:mallory"
     elif damage == "missing":

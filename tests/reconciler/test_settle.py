@@ -192,6 +192,15 @@ def test_a_spent_deadline_or_budget_hands_the_outcome_to_a_person_as_unknown() -
     assert (row.state, row.verdict) == (SettlementState.DONE, UNKNOWN)
 
 
+@pytest.mark.parametrize("reason", sorted(settle.HOPELESS))
+def test_where_looking_can_never_prove_anything_a_person_decides_at_once(reason: str) -> None:
+    """Requirements: E3, I3"""
+    row, task = opened()
+    silent = finding(UNKNOWN).evolve(reason=reason)
+    step = settle.found(row, found(task, silent, seconds=1), business=at(1), real=at(1))
+    assert [(told.verdict, told.finding.reason if told.finding else None) for told in step.told] == [(UNKNOWN, reason)]
+
+
 def test_a_request_that_arrives_after_its_deadline_is_still_looked_at_once() -> None:
     step = settle.request(None, settle_requested(deadline_seconds=-5), business=at(0), real=at(0))
     assert step.find is not None

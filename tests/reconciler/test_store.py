@@ -137,7 +137,6 @@ async def test_drift_and_its_obligation_are_kept_together_and_closed_together(
     store: SqlStore[SqlReconcilerTransaction],
 ) -> None:
 
-
     outgoing = await deliver(store, (established(), "m1"))
     for seconds, value, status in ((1, "draft", "open"), (70, "publish", "closed")):
         (probe,) = [

@@ -63,7 +63,9 @@ def reported(
     )
 
 
-def closed(name: str = "1", resolution: str = "settled", *, version: int = 2, **options: Any) -> ExceptionReported:
+def closed(
+    name: str = "1", resolution: str = "operation_success", *, version: int = 2, **options: Any
+) -> ExceptionReported:
     return reported(name, version=version, status="closed", resolution_type=resolution, **options)
 
 

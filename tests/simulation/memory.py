@@ -319,6 +319,16 @@ class MemoryTransaction:
         wanted = set(values)
         return [row for row in self._visible(self._table(name)).values() if getattr(row, column) in wanted]
 
+    async def get_locked(self, name: str, column: str, values: Iterable[Any]) -> list[Any]:
+        """The same, locked (`FOR UPDATE`); a row that another transaction holds makes the store busy, as a wait would."""
+        rows = await self.get(name, column, values)
+        table = self._table(name)
+        for row in rows:
+            if table.locks.get(table.key_of(row), self) is not self:
+                raise StoreBusy(f"simulated: {name} is locked")
+            self._lock(table.locks, table.key_of(row))
+        return rows
+
     async def select(
         self,
         name: str,

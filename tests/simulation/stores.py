@@ -5,6 +5,7 @@ Keys and unique constraints come from the services' own table definitions, so th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -12,10 +13,18 @@ from typing import Any, Final
 from sqlalchemy import MetaData, UniqueConstraint
 
 from trueup_common.runtime.ports import Moment, VersionConflict
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_gateway import tables as gateway_tables
+from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
 from trueup_gateway.core.records import CaseView, CommandView, DecisionRow, ElementView, ExceptionView, HistoryView
 from trueup_gateway.core.records import FreezeRow, MandateRow, PolicyRow
+from trueup_gateway.store import AcceptRows, KeyTaken
+from trueup_orchestrator import tables as orchestrator_tables
+from trueup_orchestrator.core.case import Decision
+from trueup_orchestrator.core.dispatch import Load, Pair
+from trueup_orchestrator.store import Holder, Identity, Key
 from trueup_reconciler import tables as reconciler_tables
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settle import SettlementRow
@@ -27,7 +36,10 @@ from trueup_repair_planner.core.lifecycle import ExceptionRow
 from tests.simulation.memory import MemoryTransaction, Table, Unique
 
 MAIL: Final = frozenset({"inbox", "outbox", "quarantine", "delivery_failure", "stream_mark"})
-CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {"identity IS NOT NULL": lambda row: row.identity is not None}
+CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
+    "identity IS NOT NULL": lambda row: row.identity is not None,
+    orchestrator_tables.HOLDS_KEY: lambda row: row.error_code != "identity_in_use",
+}
 """Predicates of partial unique indexes, by their SQL text."""
 
 
@@ -55,15 +67,65 @@ def tables_of(metadata: MetaData, versions: Mapping[str, str]) -> list[Table[Any
 class GatewayMemory(MemoryTransaction):
     """The gateway's transaction: acceptance as far as the simulation needs it, and all of the worker."""
 
+    async def accept_rows(
+        self, capability_ids: Sequence[str], tenants: Sequence[str], keys: Sequence[str], identities: Sequence[str | None]
+    ) -> AcceptRows:
+        """Capabilities, locked, and what keys and identities stand for."""
+        moment, _ = await self.claim("", [])
+        capabilities = await self.get_locked("capability", "capability_id", capability_ids)
+        decisions = await self.decisions([row.decision_id for row in capabilities])
+        wanted = set(zip(tenants, keys, strict=True))
+        owned = {pair for pair in zip(tenants, identities, strict=True) if pair[1] is not None}
+        edges = await self.select("edge", lambda row: (row.tenant, row.key) in wanted or (row.tenant, row.identity) in owned)
+        views = self._visible(self._table("command_view"))
+        found = [
+            Edge(
+                row.tenant,
+                row.key,
+                row.fingerprint,
+                row.identity,
+                row.command_id,
+                row.workflow_id,
+                row.saga_id,
+                views[row.command_id,].state,
+            )
+            for row in edges
+        ]
+        standings = {
+            row.capability_id: Standing(
+                capability_id=row.capability_id,
+                tenant=row.tenant,
+                subject=row.subject,
+                uses_left=row.uses_left,
+                revoked=row.revoked_at is not None,
+                expires_at=row.expires_at,
+                decision=decisions[row.decision_id],
+            )
+            for row in capabilities
+        }
+        return AcceptRows(
+            moment=moment,
+            epoch=1,
+            standings=standings,
+            by_key={(edge.tenant, edge.key): edge for edge in found},
+            by_identity={(edge.tenant, edge.identity): edge for edge in found if edge.identity is not None},
+        )
+
     async def save_cases(self, cases: Sequence[NewCase]) -> None:
-        """Accepted commands."""
-        for name, rows in (
-            ("edge", [case.edge for case in cases]),
-            ("mandate", [case.mandate for case in cases]),
-            ("command_view", [case.command for case in cases]),
-            ("case_view", [case.case for case in cases]),
-        ):
-            await self.insert(name, rows)
+        """Accepted commands, and their uses counted."""
+        inserted = await self.insert_new("edge", [case.edge for case in cases])
+        if len(inserted) != len(cases):
+            raise KeyTaken("a key was taken by another transaction")
+        await self.insert("mandate", [case.mandate for case in cases])
+        await self.insert("command_view", [case.command for case in cases])
+        await self.insert("case_view", [case.case for case in cases])
+        uses = Counter(case.capability_id for case in cases)
+        rows = await self.get("capability", "capability_id", uses)
+        if any(row.uses_left < uses[row.capability_id] for row in rows):
+            raise KeyTaken("a use was taken by another transaction")
+        await self.update(
+            "capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows]
+        )
 
     async def epoch(self) -> int:
         """The present epoch."""
@@ -224,3 +286,128 @@ class PlannerMemory(MemoryTransaction):
 
 
 PLANNER_TABLES: Final = (planner_tables.METADATA, {"exception": "version"})
+
+
+class OrchestratorMemory(MemoryTransaction):
+    """The orchestrator's transaction."""
+
+    async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
+        """By command."""
+        return await self.get("operation", "command_id", command_ids)
+
+    async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
+        """By case."""
+        return await self.get("instance", "workflow_id", workflow_ids)
+
+    async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
+        """Open ones by case."""
+        rows = await self.get("obligation", "workflow_id", workflow_ids)
+        return sorted((row for row in rows if row.status == "open"), key=lambda row: row.obligation_id)
+
+    async def history_after(self, published: Mapping[str, int]) -> list[HistoryEvent]:
+        """Events after a sequence number each."""
+        return await self.select(
+            "history",
+            lambda row: row.workflow_id in published and row.seq > published[row.workflow_id],
+            order=lambda row: (row.workflow_id, row.seq),
+        )
+
+    async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
+        """Who holds keys and identities."""
+        holds = CONDITIONS[orchestrator_tables.HOLDS_KEY]
+
+        def key(row: JournalRow) -> Key:
+            return (row.tenant, row.idempotency_key, row.generation)
+
+        def identity(row: JournalRow) -> Identity | None:
+            return (row.tenant, row.command_type, row.identity) if row.identity else None
+
+        rows = await self.select("operation", lambda row: (holds(row) and key(row) in keys) or identity(row) in identities)
+        return [Holder(row.command_id, key(row), identity(row)) for row in rows]
+
+    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
+        """Advisory lock and load of each pair."""
+        found = {}
+        for pair in sorted(pairs):
+            locked = await self.try_advisory_lock(pair)
+            rows = [row for row in self._visible(self._table("operation")).values() if _pair(row) == pair]
+            in_flight = sum(row.lease_expires_at is not None for row in rows)
+            found[pair] = Load(locked, in_flight, sum(map(_ready, rows)))
+        return found
+
+    async def ready(self, quotas: Mapping[Pair, int]) -> list[JournalRow]:
+        """The oldest queued ones of each pair."""
+        found = []
+        for pair, quota in quotas.items():
+            found += await self.select(
+                "operation",
+                lambda row, pair=pair: _pair(row) == pair and _ready(row),
+                order=lambda row: row.created_at,
+                limit=quota,
+            )
+        return found
+
+    async def ready_pairs(self, limit: int) -> list[Pair]:
+        """Pairs with queued operations."""
+        rows = await self.select("operation", _ready)
+        return sorted({_pair(row) for row in rows})[:limit]
+
+    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
+        """Due wake-ups and leases, locked."""
+        woken = await self.select(
+            "operation",
+            lambda row: row.wake_at is not None and row.wake_at <= business,
+            order=lambda row: row.wake_at,
+            limit=limit,
+            lock=True,
+        )
+        expired = await self.select(
+            "operation",
+            lambda row: row.lease_expires_at is not None and row.lease_expires_at <= real,
+            order=lambda row: row.lease_expires_at,
+            limit=limit,
+            lock=True,
+        )
+        known = {row.command_id for row in woken}
+        return woken + [row for row in expired if row.command_id not in known]
+
+    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+        """Cases still verifying at their deadline, locked."""
+        return await self.select(
+            "instance",
+            lambda row: (
+                row.status is InstanceStatus.VERIFYING and row.closed_at is None and row.deadline_at <= business
+            ),
+            order=lambda row: row.deadline_at,
+            limit=limit,
+            lock=True,
+        )
+
+    async def save(self, decisions: Sequence[Decision]) -> None:
+        """Store decisions."""
+        created = [decision.case for decision in decisions if decision.created]
+        old = [decision for decision in decisions if not decision.created]
+        if created:
+            inserted = await self.insert_new("operation", [case.operation for case in created])
+            if len(inserted) != len(created):
+                raise VersionConflict("operation: a key or business identity was taken first")
+            await self.insert("instance", [case.instance for case in created])
+        await self.update("operation", [item.case.operation for item in old if item.operation_changed])
+        await self.update("instance", [item.case.instance for item in old if item.instance_changed])
+        await self.insert("history", [event for item in decisions for event in item.events])
+        await self.insert("obligation", [row for item in decisions for row in item.opened])
+        await self.update("obligation", [row for item in decisions for row in item.changed])
+
+
+def _pair(row: JournalRow) -> Pair:
+    return (row.tenant, row.target_system)
+
+
+def _ready(row: JournalRow) -> bool:
+    return row.state is OperationState.QUEUED and row.lease_expires_at is None and row.next_retry_at is None
+
+
+ORCHESTRATOR_TABLES: Final = (
+    orchestrator_tables.METADATA,
+    {"operation": "state_version", "instance": "state_version", "obligation": "version"},
+)

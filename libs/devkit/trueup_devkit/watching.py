@@ -59,7 +59,12 @@ def watch(client: GatewayClient, identifier: str, timeout_seconds: float | None 
     return watched
 
 
-def follow(watched: Watched, show: Callable[[list[dict[str, Any]]], Any], timeout_seconds: float | None = None) -> None:
+def follow(
+    watched: Watched,
+    show: Callable[[list[dict[str, Any]]], Any],
+    timeout_seconds: float | None = None,
+    poll_seconds: float = POLL_SECONDS,
+) -> None:
     """Look again and again, outliving short absences of the gateway, until the case is over."""
     started = time.monotonic()
     silent_since: float | None = None
@@ -76,7 +81,7 @@ def follow(watched: Watched, show: Callable[[list[dict[str, Any]]], Any], timeou
             return
         if timeout_seconds is not None and time.monotonic() - started > timeout_seconds:
             raise GatewayError(f"{watched.workflow_id} is still {watched.status} after {timeout_seconds:g} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 def _watch_on_screen(watched: Watched, timeout_seconds: float | None) -> None:
@@ -117,14 +122,15 @@ def line_of(event: dict[str, Any]) -> str:
     """One history event in one line: when, what, and the parts of its payload that say why."""
     payload = event.get("payload") or {}
     told = [f"{name}={_short(payload[name])}" for name in _TELLING if payload.get(name) not in (None, "", [], {})]
-    return (
-        f"{event.get('seq'):>4}  {event.get('recorded_at', '')}  {event.get('type', ''):<34} {' '.join(told)}".rstrip()
-    )
+    states = " → ".join(payload.get("states") or [])
+    words = " ".join(filter(None, (states, *told)))
+    return f"{event.get('seq'):>4}  {event.get('recorded_at', '')}  {event.get('type', ''):<20} {words}".rstrip()
 
 
 _TELLING = (
-    *("command_type", "from", "to", "state", "status", "verdict", "decision", "reason", "attempt", "fence"),
-    *("error_class", "error_code", "external_status", "next_retry_at", "element", "phase", "owner", "deadline_at"),
+    *("command_type", "status", "verdict", "evidence", "finds_count", "fence", "proposed", "external_status"),
+    *("error_class", "error_code", "reason", "check", "recovery", "attempt_count", "element", "superseded_by"),
+    *("owed", "found", "external_resource_id", "lease_owner", "next"),
 )
 
 

@@ -69,7 +69,7 @@ class CapabilityClaims:
 
 def is_subject(value: object) -> bool:
     """True for `agent:<name>`, `operator:<name>` and `service:<name>`."""
-    return isinstance(value, str) and _SUBJECT.match(value) is not None
+    return isinstance(value, str) and _SUBJECT.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Verifier:
 
     def _claims(self, token: str, issuers: Iterable[Issuer], token_type: str) -> dict[str, Any]:
         """The claims under a genuine signature of one of the issuers."""
-        match = _COMPACT.match(token) if len(token) <= CHARACTERS_MAX else None
+        match = _COMPACT.fullmatch(token) if len(token) <= CHARACTERS_MAX else None
         if match is None:
             raise unauthorized("signature", "The token is not a compact JWS.")
         header = _object(match[1])

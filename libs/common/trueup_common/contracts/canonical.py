@@ -1,6 +1,7 @@
 """Canonical JSON: one byte string per value (RFC 8785), so that a hash names a content and nothing else."""
 
 import hashlib
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
@@ -23,16 +24,29 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
+def _doubles(value: Any) -> Any:
+    """Big integers that spell a double, as that double: a store that turns 1e17 into 10^17 changes no hash."""
+    if type(value) is int and not -_SAFE_INTEGER <= value <= _SAFE_INTEGER:
+        double = float(value)
+        return double if int(Decimal(repr(double))) == value else value
+    if isinstance(value, dict):
+        return {key: _doubles(item) for key, item in value.items()}
+    return [_doubles(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def canonical(value: Any) -> bytes:
-    """The RFC 8785 form of a JSON value. Raises ValueError for what JSON cannot hold (NaN, surrogates)."""
+    """The RFC 8785 form of a JSON value.
+
+    Raises ValueError for what has none: NaN, infinity, lone surrogates, integers that no double spells.
+    """
     if _is_plain(value):
         try:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         except (TypeError, orjson.JSONEncodeError) as error:
             raise ValueError(f"not a JSON value: {error}") from error
     try:
-        return rfc8785.dumps(value)
-    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        return rfc8785.dumps(_doubles(value))
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError, OverflowError) as error:
         raise ValueError(f"not a JSON value: {error}") from error
 
 

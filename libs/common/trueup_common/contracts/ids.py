@@ -47,4 +47,4 @@ def attempt_id(command: str, fence: int) -> str:
 
 def is_tenant(value: str) -> bool:
     """True for a tenant id in its one accepted spelling."""
-    return _TENANT.match(value) is not None
+    return _TENANT.fullmatch(value) is not None

@@ -64,7 +64,7 @@ class Look:
     answer_attempt_id: str
     answer_fence: int
     final: bool = True
-    """False for a look ahead of time: only what it finds counts, its silence changes nothing."""
+    """False while the last attempt may still answer for itself: then only what is found counts, not what is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def fold_finding(
     finding = judge(row, look, finding, declaration, now)
     if row.status is LedgerStatus.CONFIRMED and row.receipt is not None and finding.candidates <= 1:
         finding = finding_of_receipt(row.receipt)
-    if not look.final and finding.verdict is not FindVerdict.CONFIRMED:
+    if look.purpose is Purpose.SCAN and not look.final and finding.verdict is not FindVerdict.CONFIRMED:
         return Folded(finding=finding)
     receipt = receipt_of_finding(
         row.operation,
@@ -221,8 +221,7 @@ def _moved(row: EffectRow, look: Look, finding: Finding, receipt: Receipt, now: 
         absent = _evolved(row, LedgerStatus.ABSENT, now)
         proved: EffectRow = absent.evolve(receipt=receipt)
         return proved
-    overdue = row.look_at is not None and now >= row.look_at
-    if row.status is LedgerStatus.SENT and overdue:
+    if row.status is LedgerStatus.SENT and look.final:
         # Its worker would have answered by now: the outcome is unknown and belongs to the reconciler from here.
         unknown: EffectRow = _evolved(row, LedgerStatus.UNKNOWN, now).evolve(receipt=receipt)
         return unknown

@@ -4,7 +4,7 @@ Foreign text is made storable here, once: an effect that happened is never repea
 stored.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from trueup_common.contracts.adapter import Outcome
@@ -15,6 +15,7 @@ from trueup_common.contracts.task import Operation, Receipt
 
 DETAIL_CHARACTERS_MAX: Final = 1000
 NAME_CHARACTERS_MAX: Final = 500
+NEGLIGIBLE: Final = timedelta(seconds=1)
 
 
 def storable(outcome: Outcome) -> Outcome:
@@ -159,3 +160,11 @@ def finding_of_receipt(receipt: Receipt) -> Finding:
         observations=receipt.observations,
         reason=None,
     )
+
+
+def shifted(observation: Observation, by: timedelta) -> Observation:
+    """An observation stamped in business time: targets answer in real time, visits are planned in business time."""
+    if abs(by) < NEGLIGIBLE:
+        return observation
+    moved: Observation = observation.evolve(observed_at=observation.observed_at + by)
+    return moved

@@ -20,6 +20,8 @@ BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300
 ANSWER_SECONDS: Final = (30.0, 60.0, 120.0, 300.0)
 FINDS_MAX: Final = 40
 EVIDENCE_MAX: Final = 20
+HOPELESS: Final = frozenset({"not_findable", "target_key_expired"})
+"""Reasons for which looking again cannot say more: a person decides at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def found(row: SettlementRow, answer: Found, *, business: datetime, real: dateti
     finding = judge(row, answer)
     if row.state is not SettlementState.FINDING or answer.find_id != row.find_id:
         heard = Heard.STALE_ANSWER
-    elif finding.verdict is FindVerdict.UNKNOWN:
+    elif finding.verdict is FindVerdict.UNKNOWN and finding.reason not in HOPELESS:
         heard = Heard.UNDECIDED
     else:
         heard = Heard.DECIDED

@@ -63,8 +63,15 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
 }
 """Stages by turns; what is not here cannot happen. Only a verified repair or a withdrawn cause closes."""
 
-WITHDRAWN: Final = frozenset({"superseded", "cancelled", "withdrawn", "escalated_to_review", "replaced"})
-"""Resolutions where nothing was repaired because the cause went away or became another exception."""
+VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved"})
+"""Resolutions that say: what was wanted is true, and was seen to be."""
+
+SETTLED_BY: Final = frozenset(
+    {"operation_retry_pending", "operation_failed", "operation_cancelled", "operation_running"}
+)
+"""Resolutions that end a doubt, and only a doubt: it is known now what happened."""
+
+DOUBTS: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, ExceptionKind.STALE_RUNNING.value})
 
 
 class IllegalTurn(Exception):
@@ -262,12 +269,13 @@ def _resolved(row: ExceptionRow, obligation: ObligationRow, reporter: str, now: 
         return row
     resolution = obligation.resolution_type or "resolved"
     actor = str(obligation.envelope.get("resolved_by") or reporter)
-    if resolution in WITHDRAWN:
-        row = step(row, Turn.WITHDRAW, now, actor, {"resolution_type": resolution})
-    else:
+    if resolution in VERIFIED_BY or (row.kind in DOUBTS and resolution in SETTLED_BY):
         row = step(row, Turn.REPAIR, now, actor, {"resolution_type": resolution})
         row = step(row, Turn.VERIFY, now, reporter)
         row = step(row, Turn.CLOSE, now, reporter, {"resolution_type": resolution})
+    else:
+        # Superseded, cancelled, or now another exception: nobody may read this as a repair that was verified.
+        row = step(row, Turn.WITHDRAW, now, actor, {"resolution_type": resolution})
     closed: ExceptionRow = row.evolve(
         status="closed",
         closed_at=obligation.closed_at or now,

@@ -1,0 +1,585 @@
+"""The two loops of an adapter: task → ledger → ack → job, and finished job → ledger → receipt.
+
+Nothing is sent inside a transaction. `settled` starts what the commit allowed; whatever dies after that is taken over by
+the scan, which looks and never sends.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from trueup_adapters.core.effect import (
+    Action,
+    AttemptRow,
+    EffectRow,
+    decide,
+    entomb,
+    keep_cursor,
+    late_until,
+    look_at,
+    raise_fence,
+    refuse,
+    send,
+)
+from trueup_adapters.core.fold import (
+    Attempt,
+    Folded,
+    Look,
+    Purpose,
+    answer_attempt,
+    fold_finding,
+    fold_outcome,
+)
+from trueup_adapters.core.job import Finished, FinishedMessage, Job, Looked, LookJob, Probed, ProbeJob, SendJob, Sent
+from trueup_adapters.core.receipt import finding_of_receipt, receipt_of_outcome, shifted, storable_observation
+from trueup_adapters.store import AdaptersTransaction, Changes
+from trueup_common.contracts.adapter import LeaseLost, Outcome, not_sent
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.grant import GrantClaims
+from trueup_common.contracts.observation import Finding
+from trueup_common.contracts.states import FindVerdict, ReceiptStatus
+from trueup_common.contracts.task import ExecuteTask, FindTask, Found, Observed, ProbeTask, Receipt
+from trueup_common.contracts.topology import event_subject
+from trueup_common.runtime.host import Unprocessable
+from trueup_common.runtime.ports import Moment, Store, VersionConflict
+
+B = TypeVar("B", bound=BaseModel)
+
+LOOK_AGAIN_SECONDS: Final = 30.0
+SCAN_LIMIT: Final = 200
+PROPOSED_MAX: Final = 10_000
+PROGRESS_TRIES: Final = 5
+
+
+class Background(Protocol):
+    """Runs jobs outside the loops and hands what they came to to the second loop."""
+
+    def start(self, job: Job) -> None:
+        """Begin; returns at once."""
+        ...
+
+
+class Authority(Protocol):
+    """Whether an attempt may be sent now."""
+
+    def check(self, task: ExecuteTask, declaration: CommandDeclaration, now: datetime) -> GrantClaims | str:
+        """The grant's claims, or the name of the check that fails."""
+        ...
+
+
+class Declarations(Protocol):
+    """Declarations by hash."""
+
+    def declaration(self, sha256: str) -> CommandDeclaration | None:
+        """The declaration with this hash, None where it is not known here."""
+        ...
+
+
+class Monotonic(Protocol):
+    """Seconds that only grow."""
+
+    def __call__(self) -> float:
+        """Now."""
+        ...
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rows of one transaction while its messages are folded in order."""
+
+    moment: Moment
+    monotonic_seconds: float = 0.0
+    stored: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, EffectRow] = field(default_factory=dict)
+    touched: dict[str, None] = field(default_factory=dict)
+    attempts: dict[tuple[str, str], AttemptRow] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    outgoing: list[Outgoing] = field(default_factory=list)
+
+    def load(self, rows: Iterable[EffectRow]) -> None:
+        """Rows as stored."""
+        for row in rows:
+            self.rows[row.command_id] = row
+            self.stored[row.command_id] = row.state_version
+
+    def put(self, row: EffectRow) -> EffectRow:
+        """A changed row, with the version that it will have. Answers it as it will be committed."""
+        version = self.stored.get(row.command_id, 0) + 1
+        if row.state_version != version:
+            row = row.evolve(state_version=version)
+        self.rows[row.command_id] = row
+        self.touched[row.command_id] = None
+        return row
+
+    def changes(self) -> Changes:
+        """What is to be saved."""
+        changed = [self.rows[command_id] for command_id in self.touched]
+        return Changes(
+            new=tuple(row for row in changed if row.command_id not in self.stored),
+            moved=tuple(row for row in changed if row.command_id in self.stored),
+            attempts=tuple(self.attempts.values()),
+        )
+
+
+def _outgoing(
+    system: str, kind: str, message_id: str, body: BaseModel, tenant: str, at: datetime, cause: Message | None,
+    traceparent: str | None = None,
+) -> Outgoing:  # fmt: skip
+    return Outgoing(
+        Message(
+            id=message_id,
+            type=type(body).__name__,
+            subject=event_subject(f"adapter.{system}", kind, tenant),
+            tenant=tenant,
+            source=f"adapter.{system}",
+            time=at,
+            data=body.__pydantic_serializer__.to_json(body),
+            traceparent=cause.traceparent if cause is not None else traceparent,
+            causation_id=cause.id if cause is not None else None,
+        )
+    )
+
+
+def receipt_message(receipt: Receipt, at: datetime, cause: Message | None, traceparent: str | None = None) -> Outgoing:
+    """A receipt on its way to the orchestrator; the same answer always has the same id."""
+    message_id = f"{receipt.attempt_id}:{receipt.status.value}" + (":found" if receipt.found else "")
+    return _outgoing(receipt.system, "receipt", message_id, receipt, receipt.tenant, at, cause, traceparent)
+
+
+def found_message(
+    task: FindTask, row: EffectRow, finding: Finding, at: datetime, cause: Message | None, *,
+    provable_at: datetime | None = None, traceparent: str | None = None,
+) -> Outgoing:  # fmt: skip
+    """The answer to a find task."""
+    operation = task.operation
+    found = Found.model_construct(
+        find_id=task.find_id,
+        settlement_id=task.settlement_id,
+        command_id=operation.command_id,
+        workflow_id=operation.workflow_id,
+        tenant=operation.tenant,
+        system=operation.target.system,
+        fence=row.fence,
+        finding=finding,
+        ledger_status=row.status.value,
+        provable_at=provable_at,
+        found_at=at,
+    )
+    system = operation.target.system
+    return _outgoing(system, "found", task.find_id, found, operation.tenant, at, cause, traceparent)
+
+
+def _is_final(row: EffectRow, now: datetime) -> bool:
+    """True where the last attempt would have answered by now if it could."""
+    return row.look_at is None or now >= row.look_at
+
+
+def _read(message: Message, model: type[B]) -> B:
+    try:
+        return model.model_validate_json(message.data)
+    except ValidationError as error:
+        raise Unprocessable(f"not a {model.__name__}: {error.error_count()} errors") from error
+
+
+_MODELS: Final[dict[str, type[ExecuteTask] | type[FindTask] | type[ProbeTask]]] = {
+    "ExecuteTask": ExecuteTask,
+    "FindTask": FindTask,
+    "ProbeTask": ProbeTask,
+}
+
+
+class TaskHandler:
+    """The first loop: what the ledger table says about each task is committed, acked, and then started."""
+
+    def __init__(
+        self,
+        *,
+        system: str,
+        authority: Authority,
+        declarations: Declarations,
+        background: Background,
+        worker: str,
+        monotonic: Monotonic,
+        send_window_seconds: float,
+    ) -> None:
+        self.system = system
+        self.authority = authority
+        self.declarations = declarations
+        self.background = background
+        self.worker = worker
+        self.monotonic = monotonic
+        self.send_window = timedelta(seconds=send_window_seconds)
+        self._jobs: list[Job] = []
+        self._proposed: dict[str, None] = {}
+
+    @property
+    def inbox(self) -> bool:
+        """Fences keep duplicates out."""
+        return False
+
+    async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
+        """Fold a batch of tasks into the ledger."""
+        batch = _Batch(moment, self.monotonic())
+        tasks = [(message, self._task(message)) for message in messages]
+        ids = {task.operation.command_id for _, task in tasks if not isinstance(task, ProbeTask)}
+        if ids:
+            batch.load(await tx.effects(sorted(ids)))
+        for message, task in tasks:
+            if isinstance(task, ExecuteTask):
+                self._execute(batch, message, task)
+            elif isinstance(task, FindTask):
+                self._find(batch, message, task)
+            else:
+                batch.jobs.append(ProbeJob(task, message.traceparent))
+        changes = batch.changes()
+        if changes.new or changes.moved:
+            await tx.save(changes)
+        self._jobs = batch.jobs
+        return batch.outgoing
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        """Start what was committed."""
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            if isinstance(job, SendJob):
+                self._proposed.pop(job.attempt.attempt_id, None)
+            self.background.start(job)
+
+    def _task(self, message: Message) -> ExecuteTask | FindTask | ProbeTask:
+        model = _MODELS.get(message.type)
+        if model is None:
+            raise Unprocessable(f"unknown task type {message.type!r}")
+        task: ExecuteTask | FindTask | ProbeTask = _read(message, model)
+        probe = isinstance(task, ProbeTask)
+        system = task.system if probe else task.operation.target.system
+        tenant = task.tenant if probe else task.operation.tenant
+        if system != self.system or tenant != message.tenant:
+            raise Unprocessable("system or tenant of the task differ from its subject")
+        return task
+
+    def _execute(self, batch: _Batch, message: Message, task: ExecuteTask) -> None:
+        operation, now = task.operation, batch.moment.real
+        row = batch.rows.get(operation.command_id)
+        if row is not None and (row.payload_sha256, row.tenant) != (operation.payload_sha256, operation.tenant):
+            raise Unprocessable("one operation has one intent: the ledger holds another payload under this id")
+        action = decide(row, task.fence, decided=task.decided_by is not None)
+        if action is Action.SEND:
+            self._send(batch, message, task, row)
+            return
+        if row is None:
+            raise AssertionError("only sending makes sense without a row")
+        if action is Action.STALE:
+            stale = Outcome(status=ReceiptStatus.STALE, error_code="stale", error_detail=f"fence {row.fence} is known")
+            receipt = receipt_of_outcome(operation, stale, attempt_id=task.attempt_id, fence=task.fence, ended_at=now)
+            batch.outgoing.append(receipt_message(receipt, now, message))
+        elif action is Action.LOOK_UP:
+            look = Look(
+                purpose=Purpose.EXECUTE,
+                fence=task.fence,
+                last_attempt_id=row.attempt_id,
+                answer_attempt_id=task.attempt_id,
+                answer_fence=task.fence,
+                final=_is_final(row, now),
+            )
+            row = batch.put(raise_fence(row, task.fence, now))
+            self._look(batch, message, row, look, None)
+        elif action is Action.ANSWER_STORED:
+            self._answer(batch, message, task, row)
+        elif task.attempt_id in self._proposed and row.worker == self.worker and row.attempt_id == task.attempt_id:
+            # Committed by this very process, whose transaction was told that it had failed: never started.
+            self._start(batch, message, row)
+
+    def _send(self, batch: _Batch, message: Message, task: ExecuteTask, row: EffectRow | None) -> None:
+        moment, operation = batch.moment, task.operation
+        declaration = self.declarations.declaration(operation.declaration_sha256)
+        granted: GrantClaims | str
+        if declaration is None or declaration.type != operation.command_type:
+            granted = "declaration_unknown"
+        elif moment.real > task.start_by:
+            granted = "start_by_passed"
+        elif task.deadline_at is not None and moment.business >= task.deadline_at:
+            granted = "deadline_passed"
+        else:
+            granted = self.authority.check(task, declaration, moment.real)
+        if isinstance(granted, str) or declaration is None:
+            outcome = not_sent(str(granted))
+            receipt = receipt_of_outcome(
+                operation, outcome, attempt_id=task.attempt_id, fence=task.fence, ended_at=moment.real
+            )
+            batch.put(refuse(row, task, receipt, moment.real))
+            batch.outgoing.append(receipt_message(receipt, moment.real, message))
+            return
+        sent = send(
+            row,
+            task,
+            declaration,
+            now=moment.real,
+            send_by=min(task.start_by, moment.real + self.send_window),
+            worker=self.worker,
+            grant_id=granted.jti,
+            traceparent=message.traceparent,
+        )
+        self._proposed[task.attempt_id] = None
+        if len(self._proposed) > PROPOSED_MAX:
+            self._proposed.pop(next(iter(self._proposed)))
+        self._start(batch, message, batch.put(sent))
+
+    def _start(self, batch: _Batch, message: Message, row: EffectRow) -> None:
+        declaration = self.declarations.declaration(row.operation.declaration_sha256)
+        if declaration is None or row.send_by is None or row.sent_at is None or row.attempt_id is None:
+            return
+        attempt = Attempt(
+            attempt_id=row.attempt_id,
+            fence=row.sent_fence,
+            sent_at=row.sent_at,
+            late_until=late_until(row.send_by, declaration),
+        )
+        left = (row.send_by - batch.moment.real).total_seconds()
+        batch.jobs.append(SendJob(row, attempt, declaration, batch.monotonic_seconds + left, message.traceparent))
+
+    def _answer(self, batch: _Batch, message: Message, task: ExecuteTask, row: EffectRow) -> None:
+        """The stored answer, under the name of the attempt that asks. A receipt itself never changes."""
+        now, stored = batch.moment.real, row.receipt
+        if stored is None:
+            outcome = not_sent(f"ledger_{row.status.value.lower()}")
+            stored = receipt_of_outcome(
+                task.operation, outcome, attempt_id=task.attempt_id, fence=task.fence, ended_at=now
+            )
+        if task.fence > row.fence:
+            batch.put(raise_fence(row, task.fence, now))
+        if stored.attempt_id != task.attempt_id:
+            found = stored.found or stored.status is ReceiptStatus.CONFIRMED
+            stored = stored.evolve(attempt_id=task.attempt_id, fence=task.fence, found=found)
+        batch.outgoing.append(receipt_message(stored, now, message))
+
+    def _find(self, batch: _Batch, message: Message, task: FindTask) -> None:
+        operation, now = task.operation, batch.moment.real
+        row = batch.rows.get(operation.command_id)
+        action = decide(row, task.fence, find=True)
+        if row is not None and action is Action.STALE:
+            finding = Finding(verdict=FindVerdict.UNKNOWN, reason="stale")
+            batch.outgoing.append(found_message(task, row, finding, now, message))
+            return
+        if row is not None and action is Action.ANSWER_STORED and row.receipt is not None:
+            row = batch.put(raise_fence(row, task.fence, now))
+            finding = (
+                finding_of_receipt(row.receipt) if row.receipt is not None else Finding(verdict=FindVerdict.UNKNOWN)
+            )
+            batch.outgoing.append(found_message(task, row, finding, now, message))
+            return
+        last_attempt_id = row.attempt_id if row is not None else None
+        final = row is None or _is_final(row, now)
+        row = batch.put(entomb(task, now) if row is None else raise_fence(row, task.fence, now))
+        answer_attempt_id, answer_fence = answer_attempt(row)
+        look = Look(
+            purpose=Purpose.FIND,
+            fence=task.fence,
+            last_attempt_id=last_attempt_id,
+            answer_attempt_id=answer_attempt_id,
+            answer_fence=answer_fence,
+            final=final,
+        )
+        self._look(batch, message, row, look, task)
+
+    def _look(self, batch: _Batch, message: Message, row: EffectRow, look: Look, task: FindTask | None) -> None:
+        declaration = self.declarations.declaration(row.operation.declaration_sha256)
+        if declaration is None:
+            raise Unprocessable(f"declaration {row.operation.declaration_sha256[:12]} is not known here")
+        batch.jobs.append(LookJob(row, look, declaration, task, message.traceparent))
+
+
+class OutcomeHandler:
+    """The second loop: what jobs came to goes into the ledger, and the receipt into the outbox, in one commit."""
+
+    def __init__(self) -> None:
+        self._moved: set[str] = set()
+
+    @property
+    def inbox(self) -> bool:
+        """Versions keep duplicates out."""
+        return False
+
+    async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
+        """Fold a batch of finished jobs."""
+        batch = _Batch(moment)
+        finished = [_finished(message) for message in messages]
+        await self._load(tx, batch, finished)
+        shift = moment.business - moment.real
+        for item in finished:
+            match item:
+                case Sent():
+                    self._sent(batch, item, shift)
+                case Looked():
+                    self._looked(batch, item, shift)
+                case Probed():
+                    self._probed(batch, item, shift)
+        changes = batch.changes()
+        if changes.new or changes.moved or changes.attempts:
+            try:
+                await tx.save(changes)
+            except VersionConflict:
+                self._moved.update(batch.rows)
+                raise
+        self._moved.difference_update(batch.rows)
+        return batch.outgoing
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        """Nothing follows a receipt here."""
+
+    async def _load(self, tx: AdaptersTransaction, batch: _Batch, finished: Sequence[Finished]) -> None:
+        """Rows as the jobs knew them, which the save checks; read again where somebody moved them, or several jobs."""
+        known: dict[str, EffectRow] = {}
+        again: set[str] = set()
+        for item in finished:
+            if isinstance(item, Probed):
+                continue
+            row = item.job.row
+            if row.command_id in known or row.command_id in self._moved:
+                again.add(row.command_id)
+            known[row.command_id] = row
+        batch.load(row for command_id, row in known.items() if command_id not in again)
+        if again:
+            batch.load(await tx.effects(sorted(again)))
+
+    def _sent(self, batch: _Batch, sent: Sent, shift: timedelta) -> None:
+        job = sent.job
+        row = _row(batch, job.row)
+        outcome = sent.outcome
+        if outcome.observations:
+            outcome = _with_observations(outcome, shift)
+        folded = fold_outcome(row, job.attempt, outcome, batch.moment.real)
+        self._keep(batch, folded)
+        if folded.receipt is not None:
+            batch.outgoing.append(receipt_message(folded.receipt, batch.moment.real, None, job.traceparent))
+
+    def _looked(self, batch: _Batch, looked: Looked, shift: timedelta) -> None:
+        job, now = looked.job, batch.moment.real
+        finding: Finding = looked.finding
+        if finding.observations:
+            finding = finding.evolve(observations=tuple(shifted(item, shift) for item in finding.observations))
+        row = _row(batch, job.row)
+        folded = fold_finding(row, job.look, finding, job.declaration, now)
+        self._keep(batch, folded)
+        row = batch.rows[row.command_id]
+        if job.task is not None and folded.finding is not None:
+            message = found_message(
+                job.task, row, folded.finding, now, None, provable_at=folded.provable_at, traceparent=job.traceparent
+            )
+            batch.outgoing.append(message)
+        if folded.receipt is not None:
+            batch.outgoing.append(receipt_message(folded.receipt, now, None, job.traceparent))
+
+    def _keep(self, batch: _Batch, folded: Folded) -> None:
+        if folded.row is not None:
+            batch.put(folded.row)
+        if folded.attempt is not None:
+            batch.attempts.setdefault((folded.attempt.attempt_id, folded.attempt.status), folded.attempt)
+
+    def _probed(self, batch: _Batch, probed: Probed, shift: timedelta) -> None:
+        task = probed.job.task
+        observed = Observed(
+            visit_id=task.visit_id,
+            tenant=task.tenant,
+            system=task.system,
+            resource=task.resource,
+            command_id=task.command_id,
+            observations=tuple(shifted(storable_observation(item), shift) for item in probed.observations),
+            observed_at=batch.moment.business,
+        )
+        batch.outgoing.append(
+            _outgoing(
+                task.system, "observed", f"{task.visit_id}:observed", observed, task.tenant, batch.moment.real, None,
+                probed.job.traceparent,
+            )
+        )  # fmt: skip
+
+
+def _finished(message: Message) -> Finished:
+    if not isinstance(message, FinishedMessage) or message.finished is None:
+        raise Unprocessable("not a finished job of this process")
+    return message.finished
+
+
+def _row(batch: _Batch, known: EffectRow) -> EffectRow:
+    row = batch.rows.get(known.command_id)
+    if row is None:
+        raise Unprocessable(f"the ledger has no row for {known.command_id}")
+    return row
+
+
+def _with_observations(outcome: Outcome, shift: timedelta) -> Outcome:
+    return replace(outcome, observations=tuple(shifted(item, shift) for item in outcome.observations))
+
+
+class Scan:
+    """The timer beside the loops: open rows nobody answers for are looked up, never sent."""
+
+    def __init__(self, *, declarations: Declarations, background: Background, process: str, worker: str) -> None:
+        self.declarations = declarations
+        self.background = background
+        self.process = process
+        self.worker = worker
+        self._is_started = False
+
+    async def tick(self, tx: AdaptersTransaction, moment: Moment) -> Sequence[Outgoing]:
+        """Begin look-ups: at the start for what this process left behind, then for whatever is due."""
+        begun: list[EffectRow] = []
+        if not self._is_started:
+            begun += await tx.left_behind(self.process, self.worker, SCAN_LIMIT)
+            self._is_started = True
+        due = await tx.overdue(moment.real, SCAN_LIMIT)
+        moved = [
+            row.evolve(
+                look_at=moment.real + timedelta(seconds=LOOK_AGAIN_SECONDS),
+                state_version=row.state_version + 1,
+                updated_at=moment.real,
+            )
+            for row in due
+        ]
+        if moved:
+            await tx.save(Changes(moved=tuple(moved)))
+        overdue = {row.command_id for row in due}
+        for row in moved:
+            self._look(row, final=True)
+        for row in begun:
+            if row.command_id not in overdue:
+                self._look(row, final=False)
+        return ()
+
+    def _look(self, row: EffectRow, *, final: bool) -> None:
+        declaration = self.declarations.declaration(row.operation.declaration_sha256)
+        if declaration is None:
+            return  # readiness says which hash is missing; the row stays due
+        attempt_id, fence = answer_attempt(row)
+        look = Look(
+            purpose=Purpose.SCAN,
+            fence=row.fence,
+            last_attempt_id=row.attempt_id,
+            answer_attempt_id=attempt_id,
+            answer_fence=fence,
+            final=final,
+        )
+        self.background.start(LookJob(row, look, declaration, None, row.traceparent))
+
+
+async def keep_progress(store: Store[AdaptersTransaction], job: SendJob, cursor: dict[str, Any], consumer: str) -> None:
+    """Store an attempt's cursor. Raises LeaseLost where a higher fence stands in the ledger or the row moved on."""
+    for _ in range(PROGRESS_TRIES):
+        try:
+            async with store.transaction() as tx:
+                moment, _ = await tx.claim(consumer, [])
+                rows = await tx.effects([job.row.command_id])
+                kept = (
+                    keep_cursor(rows[0], job.attempt.attempt_id, cursor, job.declaration, moment.real) if rows else None
+                )
+                if kept is None:
+                    raise LeaseLost
+                await tx.save(Changes(moved=(kept.evolve(state_version=kept.state_version + 1),)))
+            return
+        except VersionConflict:
+            continue
+    raise LeaseLost

@@ -1,0 +1,29 @@
+"""Tables of the adapters: the effect ledger, the attempts as evidence, and the mail."""
+
+from typing import Final
+
+from sqlalchemy import Index, MetaData, text
+
+from trueup_adapters.core.effect import AttemptRow, EffectRow
+from trueup_common.runtime.tables import contract_table, mail_tables
+
+METADATA: Final = MetaData(schema="adapters")
+
+EFFECT: Final = contract_table(
+    EffectRow,
+    "effect",
+    METADATA,
+    key=("command_id",),
+    indexes=[
+        Index("effect_open", "look_at", postgresql_where=text("status = 'SENT'")),
+        Index("effect_key", "tenant", "idempotency_key"),
+    ],
+)
+ATTEMPT: Final = contract_table(
+    AttemptRow,
+    "attempt",
+    METADATA,
+    key=("attempt_id", "status"),
+    indexes=[Index("attempt_command", "command_id")],
+)
+mail_tables(METADATA)

@@ -1,0 +1,381 @@
+"""Decisions: what governance says of an intent, with the whole trace, and taking it back."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.ids import new_id
+from trueup_common.contracts.shape import rfc3339
+from trueup_common.runtime.telemetry import trace_id_of
+from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.http import Body, answer, caller_of, found, object_id, read_model, reader_of
+from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
+from trueup_gateway.api.timestamps import Timestamp
+from trueup_gateway.core import roles
+from trueup_gateway.core.policy import Question, judge
+from trueup_gateway.core.records import DecisionRow, RevocationRow
+from trueup_gateway.core.refusal import Refused, forbidden
+from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
+from trueup_gateway.store import GatewayTransaction
+from trueup_gateway.tokens import Caller
+
+DECISION_SECONDS: Final = 3600
+HISTORY_COUNT: Final = 100
+FAILURES: Final = frozenset({"FAILED", "CONFLICT", "NEEDS_REVIEW", "DEAD_LETTERED"})
+WATCHED_SECONDS: Final = 31 * 86400
+"""How long a revocation is watched: longer than any mandate can live."""
+
+Text = Annotated[str, Field(min_length=1, max_length=300)]
+Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\s\x00-\x1f]+$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ActionWanted(Body):
+    """What shall be done."""
+
+    command_types: list[Text] = Field(min_length=1, max_length=50)
+    workflow: None = Field(default=None, description="Starting workflows is not part of this version.")
+
+
+class ResourceWanted(Body):
+    """On what. `x/*` covers x and everything below."""
+
+    system: Text
+    resource: Resource
+
+
+class Evidence(Body):
+    """What the intent rests on."""
+
+    kind: Text
+    ref: Annotated[str, Field(max_length=500)] | None = None
+    sha256: Digest | None = None
+    observed_at: Timestamp | None = Field(default=None, description="When it was observed: fresh evidence lowers risk.")
+
+
+class ContextWanted(Body):
+    """What the decision shall be bound to."""
+
+    payload_sha256: Digest | None = None
+    expected_version: Text | None = None
+
+
+class DecisionRequest(Body):
+    """An intent."""
+
+    action: ActionWanted
+    resource: ResourceWanted
+    purpose: Annotated[str, Field(min_length=1, max_length=2000)]
+    evidence: list[Evidence] = Field(default=[], max_length=100)
+    context: ContextWanted = ContextWanted()
+    agent_version: Text | None = None
+
+
+class RiskAnswer(Body):
+    """A deterministic risk."""
+
+    score: int = Field(ge=0, le=100)
+    level: str
+
+
+class PolicyAnswer(Body):
+    """The policy set that decided."""
+
+    version: int
+    sha256: str
+
+
+class DecisionAnswer(Body):
+    """What governance says."""
+
+    decision_id: str
+    outcome: str = Field(description="`approved`, `denied` or `approval_required`")
+    risk: RiskAnswer
+    policy: PolicyAnswer
+    determining_policies: list[str]
+    obligations: list[dict[str, Any]]
+    approval_id: str | None
+    expires_at: str
+
+
+class DecisionTrace(DecisionAnswer):
+    """A decision with everything it rests on."""
+
+    subject: str
+    tenant: str
+    roles: list[str]
+    agent_version: str | None
+    action: dict[str, Any]
+    resource: dict[str, Any]
+    purpose: str
+    evidence: list[dict[str, Any]]
+    context: dict[str, Any]
+    risk_factors: list[dict[str, Any]]
+    declarations: dict[str, str]
+    effect_class_max: str
+    policy_errors: list[str]
+    trace_id: str | None
+    created_at: str
+    revoked_at: str | None
+    revoked_by: str | None
+    revocation_reason: str | None
+
+
+class RevocationRequest(Body):
+    """Why."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class RevocationAnswer(Body):
+    """What was revoked."""
+
+    id: str
+    revoked_at: str
+    revoked_by: str
+    reason: str
+
+
+def declarations_of(gateway: Gateway, tenant: str, types: list[str], system: str) -> list[CommandDeclaration]:
+    """The declarations of the types that an intent names. Raises Refused for what does not exist here."""
+    declarations = []
+    for name in sorted(set(types)):
+        declaration = gateway.catalog.by_type(name)
+        if declaration is None:
+            raise Refused(
+                "unknown-command-type", "There is no such command type.", errors=[("/action/command_types", "unknown")]
+            )
+        declarations.append(declaration)
+    if not gateway.catalog.has_connection(tenant, system):
+        raise Refused(
+            "unknown-system", "This tenant has no connection to this system.", errors=[("/resource/system", "unknown")]
+        )
+    for declaration in declarations:
+        if declaration.system != system:
+            raise Refused(
+                "payload-invalid",
+                "A command type does not belong to the system.",
+                errors=[("/action/command_types", f"belongs to the system {declaration.system}")],
+            )
+    return declarations
+
+
+async def create(request: Request) -> Response:
+    """Ask for a decision on an intent: its risk is assessed, policy is evaluated, and the whole trace is kept."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    wanted = await read_model(request, gateway, DecisionRequest)
+    declarations = declarations_of(
+        gateway, caller.tenant, list(wanted.action.command_types), wanted.resource.system
+    )
+    trace_id = trace_id_of(request.scope.get("trueup.traceparent"))
+    async with gateway.store.transaction() as tx:
+        row = await _decide(gateway, tx, caller, wanted, declarations, trace_id)
+        await tx.save_decision(row)
+    return answer(_answer(row), 201, {"Location": f"/v1/decisions/{row.decision_id}"})
+
+
+async def _decide(
+    gateway: Gateway,
+    tx: GatewayTransaction,
+    caller: Caller,
+    wanted: DecisionRequest,
+    declarations: list[CommandDeclaration],
+    trace_id: str | None,
+) -> DecisionRow:
+    now = (await tx.moment()).business
+    rules = await gateway.rules.at(tx, await tx.epoch())
+    incidents, states = await tx.circumstances(caller.tenant, caller.subject, HISTORY_COUNT)
+    risk = assess(
+        declarations,
+        Circumstances(
+            evidence_ages=tuple(_age(item.observed_at, now) for item in wanted.evidence),
+            open_incidents=incidents,
+            recent_commands=len(states),
+            recent_failures=sum(state in FAILURES for state in states),
+        ),
+    )
+    judgement = judge(
+        Question(
+            subject=caller.subject,
+            tenant=caller.tenant,
+            roles=caller.roles,
+            action="execute",
+            command_type="",
+            effect_class=effect_class_max(declarations),
+            target_tenant=caller.tenant,
+            system=wanted.resource.system,
+            resource=wanted.resource.resource,
+            risk_score=risk.score,
+            risk_level=risk.level,
+        ),
+        declarations,
+        rules.ask,
+    )
+    return DecisionRow(
+        decision_id=new_id("dec"),
+        tenant=caller.tenant,
+        subject=caller.subject,
+        roles=list(caller.roles),
+        agent_version=wanted.agent_version,
+        command_types=[declaration.type for declaration in declarations],
+        system=wanted.resource.system,
+        resource=wanted.resource.resource,
+        purpose=wanted.purpose,
+        evidence=[item.model_dump(mode="json", exclude_none=True) for item in wanted.evidence],
+        payload_sha256=wanted.context.payload_sha256,
+        expected_version=wanted.context.expected_version,
+        declarations={declaration.type: declaration.sha256 for declaration in declarations},
+        effect_class_max=effect_class_max(declarations),
+        outcome=judgement.outcome,
+        risk_score=risk.score,
+        risk_level=risk.level,
+        risk_factors=list(risk.factors),
+        policy_version=rules.version,
+        policy_sha256=rules.policy_sha256,
+        determining_policies=list(judgement.policies),
+        policy_errors=list(judgement.errors),
+        obligations=list(judgement.obligations),
+        trace_id=trace_id,
+        created_at=now,
+        expires_at=now + timedelta(seconds=DECISION_SECONDS),
+    )
+
+
+def _age(observed_at: datetime | None, now: datetime) -> float | None:
+    return None if observed_at is None else max(0.0, (now - observed_at).total_seconds())
+
+
+def _answer(row: DecisionRow) -> dict[str, Any]:
+    return {
+        "decision_id": row.decision_id,
+        "outcome": row.outcome,
+        "risk": {"score": row.risk_score, "level": row.risk_level.value},
+        "policy": {"version": row.policy_version, "sha256": row.policy_sha256},
+        "determining_policies": row.determining_policies,
+        "obligations": row.obligations,
+        "approval_id": row.approval_id,
+        "expires_at": rfc3339(row.expires_at),
+    }
+
+
+async def read(request: Request) -> Response:
+    """Read a decision with its whole trace: subject, evidence, risk with its factors, policy, obligations."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    row = found(await gateway.reads.decision(reader, object_id(request, "decision_id", "dec")))
+    kept = row.model_dump(mode="json")
+    names = (
+        "subject", "tenant", "roles", "agent_version", "purpose", "evidence", "risk_factors", "declarations",
+        "effect_class_max", "policy_errors", "trace_id", "created_at", "revoked_at", "revoked_by", "revocation_reason",
+    )
+    return answer(
+        {
+            **_answer(row),
+            **{name: kept[name] for name in names},
+            "action": {"command_types": row.command_types, "workflow": None},
+            "resource": {"system": row.system, "resource": row.resource},
+            "context": {"payload_sha256": row.payload_sha256, "expected_version": row.expected_version},
+        }
+    )
+
+
+def check_may_revoke(caller: Caller, subject: str) -> None:
+    """Raise Refused where a caller may not take back what was given to a subject."""
+    if roles.may(caller.roles, roles.REVOKE_TENANT):
+        return
+    if not (roles.may(caller.roles, roles.REVOKE_OWN) and caller.subject == subject):
+        raise forbidden("role", f"This needs one of the roles {roles.needed(roles.REVOKE_TENANT)}.")
+
+
+async def revoke(request: Request) -> Response:
+    """Revoke a decision: every capability and mandate under it loses its authority at once."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    decision_id = object_id(request, "decision_id", "dec")
+    wanted = await read_model(request, gateway, RevocationRequest)
+    async with gateway.store.transaction() as tx:
+        row = await tx.decision(decision_id, lock=True)
+        if row is None or row.tenant != caller.tenant:
+            found(None)
+        assert row is not None
+        check_may_revoke(caller, row.subject)
+        if row.revoked_at is None:
+            now = (await tx.moment()).business
+            row = row.evolve(revoked_at=now, revoked_by=caller.subject, revocation_reason=wanted.reason)
+            await tx.revoke(await revocation_row(tx, "decision", decision_id, caller, wanted.reason, now))
+    gateway.governance_changed()
+    return answer(
+        {
+            "id": decision_id,
+            "decision_id": decision_id,
+            "revoked_at": rfc3339(row.revoked_at),
+            "revoked_by": row.revoked_by,
+            "reason": row.revocation_reason,
+        }
+    )
+
+
+async def revocation_row(
+    tx: GatewayTransaction, kind: str, object_name: str, caller: Caller, reason: str, now: datetime
+) -> RevocationRow:
+    """The entry that every service will watch."""
+    return RevocationRow(
+        kind=kind,
+        id=object_name,
+        tenant=caller.tenant,
+        reason=reason,
+        revoked_by=caller.subject,
+        revoked_at=now,
+        expires_at=now + timedelta(seconds=WATCHED_SECONDS),
+        epoch=await tx.next_epoch(),
+    )
+
+
+_ID: Final = path_parameter("decision_id", "The decision.", "dec_00000000000000000000000000000000")
+
+ROUTES: Final[list[LeanRoute]] = [
+    route(
+        "POST",
+        "/v1/decisions",
+        create,
+        tag="decisions",
+        summary="Ask for a decision",
+        answers={201: ("The decision, whatever its outcome", DecisionAnswer)},
+        body=DecisionRequest,
+        example={
+            "action": {"command_types": ["wordpress.create_draft"], "workflow": None},
+            "resource": {"system": "wordpress", "resource": "post/*"},
+            "purpose": "publish article 0028",
+            "evidence": [{"kind": "quality_gate", "ref": "gate-0028"}],
+            "context": {"payload_sha256": None, "expected_version": None},
+        },
+        problems=("tenant-invalid", "forbidden", "unknown-command-type", "unknown-system", *BODY),
+    ),
+    route(
+        "GET",
+        "/v1/decisions/{decision_id}",
+        read,
+        tag="decisions",
+        summary="Read a decision with its trace",
+        answers={200: ("The decision with its trace", DecisionTrace)},
+        parameters=(_ID,),
+        problems=READ,
+    ),
+    route(
+        "POST",
+        "/v1/decisions/{decision_id}/revoke",
+        revoke,
+        tag="decisions",
+        summary="Revoke a decision",
+        answers={200: ("It is revoked", RevocationAnswer)},
+        body=RevocationRequest,
+        example={"reason": "the article was withdrawn"},
+        parameters=(_ID,),
+        problems=(*READ, *BODY),
+    ),
+]

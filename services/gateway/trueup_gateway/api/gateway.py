@@ -1,0 +1,46 @@
+"""What the API works with: one object per process, made by main and found by every endpoint."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from trueup_common.runtime.catalog import Catalog
+from trueup_common.runtime.clock import BusinessClock
+from trueup_common.runtime.health import ReadyCheck
+from trueup_common.runtime.ports import Store
+from trueup_common.runtime.settings import Settings
+from trueup_gateway.accept import Acceptor
+from trueup_gateway.answers import AnswerBoard
+from trueup_gateway.payloads import PayloadSchemas
+from trueup_gateway.rules import RuleBook
+from trueup_gateway.store import GatewayReads, GatewayTransaction
+from trueup_gateway.tokens import SigningKey, Verifier
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Everything that the endpoints use. `governance_changed` nudges the publisher; `dev_key` is set in development."""
+
+    settings: Settings
+    clock: BusinessClock
+    catalog: Catalog
+    store: Store[GatewayTransaction]
+    reads: GatewayReads
+    rules: RuleBook
+    acceptor: Acceptor
+    answers: AnswerBoard
+    verifier: Verifier
+    signing_key: SigningKey
+    answer_subject: str
+    dev_key: SigningKey | None = None
+    payloads: PayloadSchemas = field(default_factory=PayloadSchemas)
+    governance_changed: Callable[[], None] = lambda: None
+    ready: list[ReadyCheck] = field(default_factory=list)
+    streams_count: int = 0
+
+
+def gateway_of(request: Request) -> Gateway:
+    """The gateway that serves a request."""
+    found: Gateway = request.scope["trueup.gateway"]
+    return found

@@ -1,0 +1,94 @@
+"""The orchestrator's process: two consumers, three timers, and an ear for beats."""
+
+import logging
+
+from nats.aio.msg import Msg
+from pydantic import ValidationError
+
+from trueup_common.contracts.task import Beat
+from trueup_common.contracts.topology import CONSUMERS, beat_subject
+from trueup_common.runtime.bus import ConsumerSource
+from trueup_common.runtime.db import SqlStore
+from trueup_common.runtime.host import Loop
+from trueup_common.runtime.service import Context, Parts, run_service
+from trueup_common.runtime.timers import DueLoop
+from trueup_orchestrator.core.case import Terms
+from trueup_orchestrator.desk import Desk
+from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
+from trueup_orchestrator.store import SqlOrchestratorTransaction
+from trueup_orchestrator.windows import Windows
+
+log = logging.getLogger("trueup.orchestrator")
+
+DUE_INTERVAL_SECONDS = 0.25
+QUEUE_INTERVAL_SECONDS = 0.25
+
+
+async def build(context: Context) -> Parts:
+    """The parts of the orchestrator."""
+    settings = context.settings
+    desk = Desk(
+        declarations=context.catalog,
+        governance=context.governance,
+        terms=Terms(
+            exception_owner=settings.exception_owner, exception_sla_seconds=float(settings.exception_sla_seconds)
+        ),
+        windows=Windows(settings.window_slots),
+    )
+    store = SqlStore(context.database, SqlOrchestratorTransaction)
+    timers = Timers(desk)
+
+    def loop(durable: str, handler: CommandHandler | EventHandler) -> Loop[SqlOrchestratorTransaction]:
+        consumer = next(item for item in CONSUMERS if item.durable == durable)
+        return Loop(
+            source=ConsumerSource(context.bus, consumer),
+            store=store,
+            handler=handler,
+            publisher=context.publisher,
+            crash=context.crash,
+            schedule=context.schedule,
+        )
+
+    def due(name: str, tick: str, interval_seconds: float) -> DueLoop[SqlOrchestratorTransaction]:
+        return DueLoop(
+            name=name,
+            store=store,
+            tick=getattr(timers, tick),
+            publisher=context.publisher,
+            crash=context.crash,
+            interval_seconds=interval_seconds,
+        )
+
+    renewals = due("orchestrator-beats", "beats", 3600)
+
+    async def heard(raw: Msg) -> None:
+        try:
+            beat = Beat.model_validate_json(raw.data)
+        except ValidationError:
+            log.error("unreadable beat", extra={"subject": raw.subject})
+            return
+        timers.heard(beat)
+        if beat.running:
+            renewals.wake()
+
+    await context.bus.listen(beat_subject("*"), heard)
+    return Parts(
+        loops=[
+            loop("orchestrator-commands", CommandHandler(desk)),
+            loop("orchestrator-events", EventHandler(desk)),
+        ],
+        timers=[
+            due("orchestrator-due", "due", DUE_INTERVAL_SECONDS),
+            due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS),
+            renewals,
+        ],
+    )
+
+
+def main() -> None:
+    """Entry point of the process."""
+    run_service("orchestrator", build)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What the handlers need of a transaction, and how PostgreSQL gives it: rows in bulk, changed by compare-and-set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.ports import Transaction, VersionConflict
+from trueup_common.runtime.rows import Rows
+from trueup_orchestrator.core.case import Decision
+from trueup_orchestrator.core.dispatch import Load, Pair
+from trueup_orchestrator.tables import HISTORY, HOLDS_KEY, INSTANCE, OBLIGATION, OPERATION, READY
+
+Key = tuple[str, str, int]
+"""(tenant, idempotency key, generation)."""
+
+Identity = tuple[str, str, str]
+"""(tenant, command type, business identity)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A command that holds a key and perhaps a business identity."""
+
+    command_id: str
+    key: Key
+    identity: Identity | None
+
+
+class OrchestratorTransaction(Transaction, Protocol):
+    """Rows in and out; every decision is made elsewhere."""
+
+    async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
+        """Journal rows by command."""
+        ...
+
+    async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
+        """Cases by id."""
+        ...
+
+    async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
+        """Open obligations of cases."""
+        ...
+
+    async def history_after(self, published: Mapping[str, int]) -> list[HistoryEvent]:
+        """Events of cases after a sequence number each, in order."""
+        ...
+
+    async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
+        """Who holds any of these keys or business identities."""
+        ...
+
+    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
+        """Try to become the one who decides for each pair in this transaction; how full each is."""
+        ...
+
+    async def ready(self, quotas: Mapping[Pair, int]) -> list[JournalRow]:
+        """The oldest queued operations of each pair that wait for nothing but their window."""
+        ...
+
+    async def ready_pairs(self, limit: int) -> list[Pair]:
+        """Pairs that have such operations."""
+        ...
+
+    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
+        """Operations whose wake-up or lease is due; rows that another transaction holds are left to it."""
+        ...
+
+    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+        """Cases that are still verifying at their deadline; held ones are left out."""
+        ...
+
+    async def save(self, decisions: Sequence[Decision]) -> None:
+        """Store decisions. Raises VersionConflict where a row moved first or a key was taken meanwhile."""
+        ...
+
+
+_INSTANCES: Final = Rows(INSTANCE, InstanceRow, key=("workflow_id",), version="state_version")
+_OPERATIONS: Final = Rows(OPERATION, JournalRow, key=("command_id",), version="state_version")
+_OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
+_HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
+
+_HOLDERS: Final = f"""
+SELECT command_id, tenant, idempotency_key, generation, command_type, identity
+FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, k, g)
+JOIN operation ON tenant = t AND idempotency_key = k AND generation = g AND {HOLDS_KEY}
+UNION ALL
+SELECT command_id, tenant, idempotency_key, generation, command_type, identity
+FROM unnest($4::text[], $5::text[], $6::text[]) AS wanted(t, c, i)
+JOIN operation ON tenant = t AND command_type = c AND identity = i AND identity IS NOT NULL
+"""
+_LOADS: Final = f"""
+WITH pair AS MATERIALIZED (
+  SELECT t, s, pg_try_advisory_xact_lock(hashtextextended(t || '/' || s, 0)) AS locked
+  FROM unnest($1::text[], $2::text[]) AS wanted(t, s))
+SELECT t, s, locked,
+  (SELECT count(*) FROM operation WHERE tenant = t AND target_system = s AND lease_expires_at IS NOT NULL) AS in_flight,
+  (SELECT count(*) FROM (
+     SELECT 1 FROM operation WHERE tenant = t AND target_system = s AND {READY} LIMIT 1000) AS some) AS queued
+FROM pair
+"""
+_READY: Final = f"""
+SELECT o.* FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, s, quota)
+CROSS JOIN LATERAL (
+  SELECT * FROM operation WHERE tenant = t AND target_system = s AND {READY} ORDER BY created_at LIMIT quota) AS o
+"""
+_READY_PAIRS: Final = f"""
+WITH RECURSIVE pair(t, s) AS (
+  (SELECT tenant, target_system FROM operation WHERE {READY} ORDER BY tenant, target_system LIMIT 1)
+  UNION ALL
+  SELECT n.tenant, n.target_system FROM pair CROSS JOIN LATERAL (
+    SELECT tenant, target_system FROM operation WHERE {READY} AND (tenant, target_system) > (t, s)
+    ORDER BY tenant, target_system LIMIT 1) AS n)
+SELECT t, s FROM pair LIMIT $1
+"""
+_AFTER: Final = """
+JOIN unnest($1::text[], $2::bigint[]) AS published(case_id, after) ON workflow_id = case_id AND seq > after
+ORDER BY workflow_id, seq
+"""
+_DUE: Final = "WHERE wake_at <= $1 AND wake_at IS NOT NULL ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+_EXPIRED: Final = (
+    "WHERE lease_expires_at <= $1 AND lease_expires_at IS NOT NULL ORDER BY lease_expires_at LIMIT $2 "
+    "FOR UPDATE SKIP LOCKED"
+)
+_OVERDUE: Final = (
+    "WHERE status = 'VERIFYING' AND closed_at IS NULL AND deadline_at <= $1 ORDER BY deadline_at LIMIT $2 "
+    "FOR UPDATE SKIP LOCKED"
+)
+
+
+class SqlOrchestratorTransaction(SqlTransaction):
+    """The same on PostgreSQL."""
+
+    service = "orchestrator"
+
+    async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
+        """Journal rows by command."""
+        return await _OPERATIONS.get(self.connection, "command_id", command_ids)
+
+    async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
+        """Cases by id."""
+        return await _INSTANCES.get(self.connection, "workflow_id", workflow_ids)
+
+    async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
+        """Open obligations of cases."""
+        if not workflow_ids:
+            return []
+        return await _OBLIGATIONS.select(
+            self.connection,
+            "WHERE status = 'open' AND workflow_id = ANY($1) ORDER BY obligation_id",
+            list(workflow_ids),
+        )
+
+    async def history_after(self, published: Mapping[str, int]) -> list[HistoryEvent]:
+        """Events of cases after a sequence number each, in order."""
+        if not published:
+            return []
+        return await _HISTORY.select(self.connection, _AFTER, list(published), list(published.values()))
+
+    async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
+        """Who holds any of these keys or business identities."""
+        records = await self.connection.fetch(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
+        return [
+            Holder(
+                record["command_id"],
+                (record["tenant"], record["idempotency_key"], record["generation"]),
+                (record["tenant"], record["command_type"], record["identity"]) if record["identity"] else None,
+            )
+            for record in records
+        ]
+
+    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
+        """Try to become the one who decides for each pair in this transaction; how full each is."""
+        if not pairs:
+            return {}
+        records = await self.connection.fetch(_LOADS, *_columns(sorted(pairs), 2))
+        return {
+            (record["t"], record["s"]): Load(record["locked"], record["in_flight"], record["queued"])
+            for record in records
+        }
+
+    async def ready(self, quotas: Mapping[Pair, int]) -> list[JournalRow]:
+        """The oldest queued operations of each pair that wait for nothing but their window."""
+        if not quotas:
+            return []
+        records = await self.connection.fetch(_READY, *_columns(list(quotas), 2), list(quotas.values()))
+        return _OPERATIONS.read(records)
+
+    async def ready_pairs(self, limit: int) -> list[Pair]:
+        """Pairs that have such operations."""
+        return [(record["t"], record["s"]) for record in await self.connection.fetch(_READY_PAIRS, limit)]
+
+    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
+        """Operations whose wake-up or lease is due; rows that another transaction holds are left to it."""
+        woken = await _OPERATIONS.select(self.connection, _DUE, business, limit)
+        expired = await _OPERATIONS.select(self.connection, _EXPIRED, real, limit)
+        known = {row.command_id for row in woken}
+        return woken + [row for row in expired if row.command_id not in known]
+
+    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+        """Cases that are still verifying at their deadline; held ones are left out."""
+        return await _INSTANCES.select(self.connection, _OVERDUE, business, limit)
+
+    async def save(self, decisions: Sequence[Decision]) -> None:
+        """Store decisions. Raises VersionConflict where a row moved first or a key was taken meanwhile."""
+        created = [decision.case for decision in decisions if decision.created]
+        old = [decision for decision in decisions if not decision.created]
+        if created:
+            inserted = await _OPERATIONS.insert_new(self.connection, [case.operation for case in created])
+            if len(inserted) != len(created):
+                raise VersionConflict("operation: a key or business identity was taken first")
+            await _INSTANCES.insert(self.connection, [case.instance for case in created])
+        await _OPERATIONS.update(
+            self.connection, [decision.case.operation for decision in old if decision.operation_changed]
+        )
+        await _INSTANCES.update(
+            self.connection, [decision.case.instance for decision in old if decision.instance_changed]
+        )
+        await _HISTORY.insert(self.connection, [event for decision in decisions for event in decision.events])
+        await _OBLIGATIONS.insert(self.connection, [row for decision in decisions for row in decision.opened])
+        await _OBLIGATIONS.update(self.connection, [row for decision in decisions for row in decision.changed])
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Rows as one array per column."""
+    return [[row[index] for row in rows] for index in range(width)]

@@ -1,0 +1,71 @@
+"""The orchestrator's tables: cases, the journal, what is owed, and history. Columns follow from the contracts."""
+
+from sqlalchemy import Index, MetaData, text
+
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.runtime.tables import contract_table, mail_tables
+
+METADATA = MetaData(schema="orchestrator")
+
+READY = "state = 'QUEUED' AND lease_expires_at IS NULL AND next_retry_at IS NULL"
+"""A queued operation that waits for nothing but its window."""
+
+HOLDS_KEY = "error_code IS DISTINCT FROM 'identity_in_use'"
+"""An operation that was refused because another one holds the key does not hold it too."""
+
+INSTANCE = contract_table(
+    InstanceRow,
+    "instance",
+    METADATA,
+    key=("workflow_id",),
+    indexes=(Index("instance_open", "status", "deadline_at", postgresql_where=text("closed_at IS NULL")),),
+)
+
+OPERATION = contract_table(
+    JournalRow,
+    "operation",
+    METADATA,
+    key=("command_id",),
+    indexes=(
+        Index(
+            "operation_key",
+            "tenant",
+            "idempotency_key",
+            "generation",
+            unique=True,
+            postgresql_where=text(HOLDS_KEY),
+        ),
+        Index(
+            "operation_identity",
+            "tenant",
+            "command_type",
+            "identity",
+            unique=True,
+            postgresql_where=text("identity IS NOT NULL"),
+        ),
+        Index("operation_wake", "wake_at", postgresql_where=text("wake_at IS NOT NULL")),
+        Index(
+            "operation_lease",
+            "tenant",
+            "target_system",
+            "lease_expires_at",
+            postgresql_where=text("lease_expires_at IS NOT NULL"),
+        ),
+        Index("operation_ready", "tenant", "target_system", "created_at", postgresql_where=text(READY)),
+    ),
+)
+
+OBLIGATION = contract_table(
+    ObligationRow,
+    "obligation",
+    METADATA,
+    key=("obligation_id",),
+    indexes=(
+        Index("obligation_open", "workflow_id", postgresql_where=text("status = 'open'")),
+        Index("obligation_deadline", "deadline_at", postgresql_where=text("status = 'open'")),
+    ),
+)
+
+HISTORY = contract_table(HistoryEvent, "history", METADATA, key=("workflow_id", "seq"))
+
+mail_tables(METADATA)

@@ -1,0 +1,339 @@
+"""What must hold in every step (requirement P3) and what must hold once the world is well again.
+
+Rows are judged as they are committed, effects as they happen. The judge knows the ground truth; the services do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from trueup_common.contracts.adapter import Call
+from trueup_common.contracts.events import CaseAnswered
+from trueup_common.contracts.history import GENESIS, verify
+from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, SETTLED, Findability, InstanceStatus, OperationState
+
+from tests.simulation.engine import Violation
+from tests.simulation.memory import Change, MemoryDatabase
+from tests.simulation.world import Effect
+
+if TYPE_CHECKING:
+    from tests.simulation.plane import Plane
+
+S: Final = OperationState
+PERSONS: Final = frozenset({S.FAILED, S.CONFLICT, S.DEAD_LETTERED, S.NEEDS_REVIEW})
+IN_FLIGHT: Final = frozenset({S.DISPATCHING, S.RUNNING})
+UNDECIDED: Final = frozenset({S.OUTCOME_UNKNOWN, S.ORPHAN_SUSPECTED, S.RECONCILING})
+INTENT: Final = (
+    "tenant",
+    "workflow_id",
+    "command_type",
+    "target_system",
+    "target_resource",
+    "payload_sha256",
+    "idempotency_key",
+    "declaration_sha256",
+)
+
+
+def demand(holds: bool, text: str) -> None:
+    """Raise Violation where something does not hold."""
+    if not holds:
+        raise Violation(text)
+
+
+class Judge:
+    """Watches every commit and every effect."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        self.checks: Counter[str] = Counter()
+        self.granted: dict[tuple[str, int], float] = {}
+        """(operation, fence) → until when (real) the gateway granted it."""
+        self.committed_sent: dict[tuple[str, int], Any] = {}
+        self._chain: dict[str, tuple[int, str]] = {}
+        self._reported: dict[str, int] = {}
+
+    # commits
+
+    def committed(self, database: MemoryDatabase, changes: list[Change]) -> None:
+        """Judge one commit."""
+        note = []
+        touched: set[str] = set()
+        for change in changes:
+            note.append(f"{change.table}:{describe(change)}")
+            check = _CHECKS.get((database.service, change.table))
+            if check is not None:
+                check(self, change)
+            workflow = getattr(change.after, "workflow_id", None)
+            if database.service == "orchestrator" and workflow is not None:
+                touched.add(workflow)
+        if note:
+            self.plane.engine.note("commit " + ", ".join(note))
+        for workflow in sorted(touched):
+            self._case(workflow)
+
+    def operation(self, change: Change) -> None:
+        """A journal row."""
+        before, after = change.before, change.after
+        demand(after is not None, "a journal row was deleted")
+        name = after.command_id
+        if before is not None:
+            if before.state in SETTLED:
+                demand(after.state is before.state, f"{name}: {before.state} became {after.state}")
+            for column in INTENT:
+                same = getattr(before, column) == getattr(after, column)
+                demand(same, f"{name}: the intent changed its {column}")
+            demand(after.fence >= before.fence, f"{name}: the fence fell from {before.fence} to {after.fence}")
+            demand(after.attempt_count >= before.attempt_count, f"{name}: attempts were forgotten")
+            if before.state in PERSONS:
+                demand(after.state is before.state, f"{name}: {before.state} moved to {after.state} without a person")
+        if after.state in IN_FLIGHT:
+            demand(after.lease_expires_at is not None, f"{name}: {after.state} without a lease")
+            demand(after.start_by is not None, f"{name}: {after.state} without start_by")
+        if after.state is S.RETRY_PENDING:
+            demand(after.wake_at is not None, f"{name}: RETRY_PENDING without a timer")
+        if after.state is S.QUEUED:
+            waits = after.wake_at is not None or after.lease_expires_at is not None
+            demand(waits, f"{name}: QUEUED without a timer")
+        if after.state in UNDECIDED:
+            demand(after.wake_at is not None, f"{name}: {after.state} without a reminder")
+        if after.state is S.SUCCESS:
+            demand(bool(after.result_reference), f"{name}: SUCCESS without a receipt")
+        demand(after.deadline_at is not None, f"{name}: no deadline")
+        self.plane.coverage["states"][after.state.value] += 1
+        self.checks["operation"] += 1
+
+    def instance(self, change: Change) -> None:
+        """An instance."""
+        before, after = change.before, change.after
+        demand(after is not None, "an instance was deleted")
+        if before is not None and before.status in INSTANCE_TERMINAL:
+            demand(after.status is before.status, f"{after.workflow_id}: {before.status} became {after.status}")
+        if after.status in INSTANCE_TERMINAL:
+            demand(after.closed_at is not None, f"{after.workflow_id}: {after.status} without closed_at")
+            demand(not after.owed, f"{after.workflow_id}: {after.status} while it owes {after.owed}")
+        demand(after.published_seq <= after.history_seq, f"{after.workflow_id}: published more than there is")
+        self.checks["instance"] += 1
+
+    def obligation(self, change: Change) -> None:
+        """An obligation of the orchestrator or the reconciler."""
+        row = change.after
+        demand(bool(row.owner), f"{row.obligation_id}: no owner")
+        demand(row.deadline_at is not None, f"{row.obligation_id}: no deadline")
+        if change.before is not None and change.before.status == "closed":
+            demand(row.status == "closed", f"{row.obligation_id}: opened again")
+        self.checks["obligation"] += 1
+
+    def exception(self, change: Change) -> None:
+        """An exception of the planner."""
+        row = change.after
+        demand(bool(row.owner), f"{row.exception_id}: no owner")
+        demand(row.deadline_at is not None, f"{row.exception_id}: no deadline")
+        self.checks["exception"] += 1
+
+    def history(self, change: Change) -> None:
+        """A history event: appended, never changed, chained."""
+        demand(change.before is None, "a history event was changed")
+        event = change.after
+        seq, head = self._chain.get(event.workflow_id, (0, GENESIS))
+        demand(event.seq == seq + 1, f"{event.workflow_id}: event {event.seq} after {seq}")
+        fault = verify([event], prev_hash=head, first_seq=event.seq)
+        demand(fault is None, f"{event.workflow_id}: {fault}")
+        self._chain[event.workflow_id] = (event.seq, event.hash)
+        self.checks["history"] += 1
+
+    def effect(self, change: Change) -> None:
+        """A ledger row."""
+        before, after = change.before, change.after
+        demand(after is not None, "a ledger row was deleted")
+        name, status = after.command_id, after.status.value
+        if before is not None:
+            demand(after.fence >= before.fence, f"{name}: the ledger's fence fell")
+            if before.status.value == "CONFIRMED":
+                demand(status == "CONFIRMED", f"{name}: CONFIRMED became {status}")
+                demand(after.receipt == before.receipt, f"{name}: a receipt was changed")
+            sent_again = status == "SENT" and after.sends_count != before.sends_count
+            open_before = before.status.value in ("SENT", "UNKNOWN")
+            demand(not (sent_again and open_before), f"{name}: sent again on {before.status.value}")
+        if status == "CONFIRMED":
+            demand(after.receipt is not None, f"{name}: CONFIRMED without a receipt")
+        if status == "SENT":
+            for column in ("send_by", "late_until", "attempt_id", "look_at"):
+                demand(getattr(after, column) is not None, f"{name}: SENT without {column}")
+            self.committed_sent[name, after.sent_fence] = after
+        self.plane.coverage["ledger"][status] += 1
+        self.checks["effect"] += 1
+
+    def settlement(self, change: Change) -> None:
+        """A settlement: a wait with a deadline."""
+        demand(change.after.deadline_at is not None, "a settlement without a deadline")
+        self.checks["settlement"] += 1
+
+    def _case(self, workflow: str) -> None:
+        """Rows of one case that only make sense together."""
+        database = self.plane.databases["orchestrator"]
+        instance = database.tables["instance"].rows.get((workflow,))
+        demand(instance is not None, f"{workflow}: rows without an instance")
+        operations = [row for row in database.tables["operation"].rows.values() if row.workflow_id == workflow]
+        owing = [
+            row
+            for row in database.tables["obligation"].rows.values()
+            if row.workflow_id == workflow and row.status == "open"
+        ]
+        demand(len(operations) == 1, f"{workflow}: {len(operations)} operations")
+        demand(self._chain[workflow] == (instance.history_seq, instance.history_hash), f"{workflow}: head of history")
+        for row in operations:
+            if row.state in PERSONS:
+                demand(instance.status is InstanceStatus.HUMAN_TAKEOVER, f"{workflow}: {row.state}, {instance.status}")
+            if row.state in PERSONS | UNDECIDED:
+                demand(bool(owing), f"{workflow}: {row.state} without owner and deadline")
+            if instance.status is InstanceStatus.CLOSED:
+                demand(row.state is S.SUCCESS, f"{workflow}: closed with {row.state}")
+        if instance.status is InstanceStatus.HUMAN_TAKEOVER:
+            demand(bool(owing), f"{workflow}: taken over by nobody")
+        self.checks["case"] += 1
+
+    # the world
+
+    def transmitted(self, call: Call) -> None:
+        """The first byte leaves: there must be a committed SENT of this attempt, a grant, and nobody in charge."""
+        name, fence = call.operation.command_id, call.fence
+        row = self.committed_sent.get((name, fence))
+        demand(row is not None, f"{name}: a byte left before SENT was committed")
+        demand(row.attempt_id == call.attempt_id, f"{name}: sent under another attempt's name")
+        real = self.plane.engine.real()
+        demand(real <= row.send_by, f"{name}: sent after send_by")
+        until = self.granted.get((name, fence))
+        demand(until is not None, f"{name}: sent without a grant for fence {fence}")
+        demand(self.plane.engine.now < until + 1, f"{name}: sent under an expired grant")
+        demand(bool(row.grant_id), f"{name}: the ledger names no grant")
+        operation = self.plane.operation(name)
+        demand(operation is not None, f"{name}: an effect without a journal row")
+        demand(operation.state not in PERSONS | SETTLED, f"{name}: a new effect while {operation.state}")
+        self.checks["transmitted"] += 1
+
+    def happened(self, call: Call, effects: list[Effect]) -> None:
+        """Each effect at most once."""
+        name = call.operation.command_id
+        demand(len(effects) == 1, f"{name}: happened {len(effects)} times")
+        self.checks["happened"] += 1
+
+    def answered(self, message: Any) -> None:
+        """A waiting client hears of ends only."""
+        body = CaseAnswered.model_validate_json(message.data)
+        demand(body.operation.state in ANSWERED, f"answered while {body.operation.state}")
+        self.checks["answered"] += 1
+
+    # the end
+
+    def settled(self) -> str | None:
+        """None once nothing moves by itself any more; else what is still going on."""
+        plane = self.plane
+        orchestrator = plane.databases["orchestrator"]
+        if len(orchestrator.tables["instance"].rows) < plane.accepted_count:
+            return "a start is missing"
+        for instance in orchestrator.tables["instance"].rows.values():
+            if instance.status not in INSTANCE_TERMINAL and instance.status is not InstanceStatus.HUMAN_TAKEOVER:
+                return f"{instance.workflow_id} is {instance.status}"
+        for row in plane.databases["adapters"].tables["effect"].rows.values():
+            if row.status.value in ("SENT", "INTENT"):
+                return f"ledger {row.command_id} is {row.status.value}"
+        for name, database in plane.databases.items():
+            if database.has_unsent():
+                return f"mail of {name} is not sent"
+        if not plane.bus.idle():
+            return "messages are on their way"
+        return None
+
+    def final(self) -> None:
+        """What must hold once everything came to rest."""
+        plane = self.plane
+        orchestrator, gateway = plane.databases["orchestrator"], plane.databases["gateway"]
+        planner = plane.databases["repair-planner"]
+        histories: dict[str, list[Any]] = {}
+        for event in orchestrator.tables["history"].rows.values():
+            histories.setdefault(event.workflow_id, []).append(event)
+        for instance in orchestrator.rows("instance"):
+            events = sorted(histories.get(instance.workflow_id, ()), key=lambda item: item.seq)
+            fault = verify(events)
+            demand(fault is None, f"{instance.workflow_id}: {fault}")
+            demand(len(events) == instance.history_seq, f"{instance.workflow_id}: history is not whole")
+            view = gateway.tables["case_view"].rows.get((instance.workflow_id,))
+            demand(view is not None and view.instance == instance, f"{instance.workflow_id}: the view of the case differs")
+            seen = [row.event for row in gateway.rows("history_view") if row.workflow_id == instance.workflow_id]
+            seen.sort(key=lambda item: item.seq)
+            demand(seen == events, f"{instance.workflow_id}: the view shows {len(seen)} of {len(events)} events")
+        for row in orchestrator.rows("operation"):
+            self._truth(row)
+            view = gateway.tables["command_view"].rows.get((row.command_id,))
+            demand(view is not None and view.row == row, f"{row.command_id}: the view of the command differs")
+        self._exceptions(planner, gateway)
+        self._elements(gateway)
+        for row in plane.databases["adapters"].rows("effect"):
+            operation = plane.operation(row.command_id)
+            if row.status.value == "UNKNOWN":
+                demand(
+                    operation is not None and operation.state is S.NEEDS_REVIEW,
+                    f"{row.command_id}: the ledger is open and {operation and operation.state}",
+                )
+
+    def _truth(self, row: Any) -> None:
+        """What the journal says of one operation against what happened."""
+        count = len(self.plane.world.live(row.command_id))
+        findable = self.plane.declaration(row.command_type).findability is not Findability.NONE
+        if row.state is S.SUCCESS:
+            demand(count == 1, f"{row.command_id}: SUCCESS with {count} effects")
+        elif row.state is S.NEEDS_REVIEW:
+            demand(count <= 1, f"{row.command_id}: NEEDS_REVIEW with {count} effects")
+        else:
+            demand(count == 0, f"{row.command_id}: {row.state} with {count} effects ({findable=})")
+
+    def _exceptions(self, planner: MemoryDatabase, gateway: MemoryDatabase) -> None:
+        owed: dict[str, Any] = {}
+        for service in ("orchestrator", "reconciler"):
+            for row in self.plane.databases[service].rows("obligation"):
+                owed[row.obligation_id] = row
+        known = {row.obligation_id: row for row in planner.rows("exception") if getattr(row, "obligation_id", None)}
+        for obligation_id, row in owed.items():
+            exception = known.get(obligation_id)
+            demand(exception is not None, f"obligation {obligation_id} ({row.kind}) is no exception")
+            demand(
+                (exception.status == "open") == (row.status == "open"),
+                f"obligation {obligation_id} is {row.status}, its exception {exception.status}",
+            )
+        for row in planner.rows("exception"):
+            view = gateway.tables["exception_view"].rows.get((row.exception_id,))
+            demand(view is not None and view.version == row.version, f"{row.exception_id}: the view differs")
+
+    def _elements(self, gateway: MemoryDatabase) -> None:
+        for row in self.plane.databases["reconciler"].rows("element"):
+            view = gateway.tables["element_view"].rows.get((row.workflow_id, row.system, row.resource, row.element))
+            demand(view is not None and view.version == row.state_version, f"{row.object_key}: element view differs")
+
+
+_CHECKS: Final = {
+    ("orchestrator", "operation"): Judge.operation,
+    ("orchestrator", "instance"): Judge.instance,
+    ("orchestrator", "obligation"): Judge.obligation,
+    ("orchestrator", "history"): Judge.history,
+    ("reconciler", "obligation"): Judge.obligation,
+    ("reconciler", "settlement"): Judge.settlement,
+    ("repair-planner", "exception"): Judge.exception,
+    ("adapters", "effect"): Judge.effect,
+}
+
+
+def describe(change: Change) -> str:
+    """One changed row in a few words."""
+    row = change.after
+    if row is None:
+        return "deleted"
+    state = getattr(row, "state", None) or getattr(row, "status", None) or getattr(row, "phase", None) or ""
+    state = getattr(state, "value", state)
+    words = [str(state)]
+    for column in ("command_id", "fence", "kind", "type"):
+        value = getattr(row, column, None)
+        if value is not None:
+            words.append(f"{column[0]}={str(value)[:12]}")
+    return " ".join(words)

@@ -1,0 +1,425 @@
+"""The whole plane of one seed: two replicas of each service with their real handlers and the real loop, on fake ports."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.governance import GovernanceEntry, key_of
+from trueup_common.contracts.grant import GrantClaims
+from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.states import EffectClass, RiskLevel
+from trueup_common.contracts.topology import answer_subject
+from trueup_common.runtime.catalog import Catalog
+from trueup_common.runtime.governance import GovernanceWatch
+from trueup_common.runtime.grants import GrantKeys
+from trueup_common.runtime.host import Loop
+from trueup_common.runtime.ports import StoreBusy
+from trueup_common.runtime.timers import STREAM_CHECK_TICKS, DueLoop, Relay
+from trueup_gateway.accept import Acceptor
+from trueup_gateway.core.policy import Answer, Question
+from trueup_gateway.core.records import CapabilityRow, DecisionRow, FreezeRow
+from trueup_gateway.handler import GrantHandler, ViewHandler
+from trueup_gateway.rules import Rules
+from trueup_orchestrator.core.case import Terms
+from trueup_orchestrator.desk import Desk
+from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
+from trueup_orchestrator.windows import Windows
+from trueup_reconciler.handler import EventsHandler as ReconcilerHandler
+from trueup_reconciler.handler import Ticks as ReconcilerTicks
+from trueup_repair_planner.handler import EventsHandler as PlannerHandler
+from trueup_repair_planner.handler import Ticks as PlannerTicks
+
+from tests.simulation import stores
+from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
+from tests.simulation.engine import Crash, Engine, Process, SimulatedSchedule, Sleep
+from tests.simulation.invariants import Judge
+from tests.simulation.memory import MemoryDatabase, MemoryStore
+from tests.simulation.world import BY_TYPE, DECLARATIONS, SYSTEMS, World
+
+TENANTS: Final = ("acme", "globex")
+REPLICAS: Final = 2
+KEYS_DOCUMENT: Final = json.dumps({name: base64.urlsafe_b64encode(name.encode() * 8).decode() for name in SYSTEMS})
+IDLE_SECONDS_MAX: Final = 8.0
+SCHEDULE: Final = SimulatedSchedule()
+TERMS: Final = Terms(exception_sla_seconds=1800.0, reminder_seconds=120.0)
+
+
+class SimulatedCrashPoints:
+    """Named crash points: any of them may be the last."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+
+    def reach(self, point: str) -> None:
+        """Pass, or die here."""
+        self.plane.coverage["points"][point] += 1
+        if self.plane.engine.chance(self.plane.crash_point):
+            raise Crash(point)
+
+
+class RecordingKeys(GrantKeys):
+    """The real keys; what is granted is remembered as ground truth."""
+
+    def __init__(self, keys: GrantKeys, granted: Callable[[GrantClaims], None]) -> None:
+        super().__init__(keys._keys)
+        self._granted = granted
+
+    def sign(self, system: str, claims: GrantClaims) -> str:
+        """Sign and remember."""
+        self._granted(claims)
+        return super().sign(system, claims)
+
+
+_KEYS: Final = GrantKeys.read(KEYS_DOCUMENT)
+
+
+class SimulatedGovernance(GovernanceWatch):
+    """The real watch without its bus; a stroke decides whether it is stale."""
+
+    def __init__(self, plane: Plane, process: Process) -> None:
+        super().__init__()
+        self._plane = plane
+        self._process = process
+        self.entries = dict(plane.governance)
+        self.epoch = 1
+
+    @property
+    def stale(self) -> bool:
+        """True where a stroke cut this process off."""
+        return self._process.name in self._plane.stale
+
+
+@dataclass(frozen=True, slots=True)
+class Permissive:
+    """A policy set that permits everything; policies have their own tests."""
+
+    sha256: str = "p" * 64
+
+    def ask(self, question: Question) -> Answer:
+        """Yes."""
+        return Answer(True)
+
+
+class SimulatedRules:
+    """The rule book: everything is permitted, freezes hold back."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    async def at(self, tx: Any, epoch: int) -> Rules:
+        """The rules now."""
+        return Rules(
+            epoch=epoch, version=1, policies=Permissive(), freezes=tuple(self._plane.freezes.values()), _answers={}
+        )
+
+
+class Plane:
+    """Everything of one seed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.systems = SYSTEMS
+        self.coverage: dict[str, Counter[str]] = {name: Counter() for name in ("states", "ledger", "points")}
+        self.bus = FakeBus(engine, SYSTEMS)
+        self.world = World(engine)
+        self.catalog = Catalog.of(DECLARATIONS, [(tenant, system) for tenant in TENANTS for system in SYSTEMS])
+        self.databases = {
+            name: MemoryDatabase(engine, name, stores.tables_of(*tables)) for name, tables in stores.TABLES.items()
+        }
+        self.judge = Judge(self)
+        for database in self.databases.values():
+            database.observers.append(self.judge.committed)
+        self.world.on_transmit = self.judge.transmitted
+        self.world.on_effect = self.judge.happened
+        self.bus.listeners.append(self._core)
+        self.governance: dict[str, GovernanceEntry] = {}
+        self.freezes: dict[str, FreezeRow] = {}
+        self.stale: set[str] = set()
+        self.watches: dict[str, SimulatedGovernance] = {}
+        self.acceptors: dict[str, tuple[Acceptor, SimulatedPublisher]] = {}
+        self.beat_ears: dict[str, Callable[[Any], None]] = {}
+        self.crash_point = 0.0
+        self.poisons = 0
+        self.processes: list[Process] = []
+        self.healed = False
+        engine.on_crash = self.crash
+        starts = {
+            "gateway": self._gateway,
+            "orchestrator": self._orchestrator,
+            "adapters": self._adapters,
+            "reconciler": self._reconciler,
+            "repair-planner": self._planner,
+        }
+        for service, start in starts.items():
+            for number in range(1, REPLICAS + 1):
+                self.processes.append(Process(engine, service, f"{service}-{number}", start))
+        self.clients = Process(engine, "clients", "clients", lambda process: None)
+        self._seed_authority()
+
+    # what others ask
+
+    @property
+    def accepted_count(self) -> int:
+        """Accepted commands."""
+        return len(self.databases["gateway"].tables["edge"].rows)
+
+    def operation(self, command_id: str) -> JournalRow | None:
+        """The journal row as committed."""
+        row: JournalRow | None = self.databases["orchestrator"].tables["operation"].rows.get((command_id,))
+        return row
+
+    def declaration(self, command_type: str) -> CommandDeclaration:
+        """A declaration."""
+        return BY_TYPE[command_type]
+
+    # strokes
+
+    def crash(self, process: Process) -> None:
+        """A process dies and comes back after a while."""
+        if not process.alive or process is self.clients:
+            return
+        process.down()
+        self.engine.note(f"DOWN {process.name}")
+        pause = 0.05 if self.healed else self.engine.between(0.05, 6.0)
+
+        def up() -> None:
+            if not process.alive:
+                process.up()
+                self.engine.note(f"UP {process.name}")
+
+        self.engine.call_later(pause, up)
+
+    def govern(self, entry: GovernanceEntry) -> None:
+        """A revocation or freeze takes effect: at the gateway at once, at each watch a little later."""
+        key = key_of(entry)
+        self.governance[key] = entry
+        self.engine.note(f"GOVERN {key}")
+        if entry.scope is not None:
+            self.freezes[entry.id] = FreezeRow(
+                freeze_id=entry.id,
+                tenant="acme",
+                scope=entry.scope,
+                reason="simulated",
+                created_by="seed",
+                created_at=self.engine.business(),
+                epoch=entry.epoch,
+            )
+        table = entry.kind.removeprefix("revoked_")
+        if table in ("mandate", "decision"):
+            rows = self.databases["gateway"].tables[table].rows
+            rows[entry.id,] = rows[entry.id,].evolve(revoked_at=self.engine.business())
+        for watch in self.watches.values():
+            self.engine.call_later(self.engine.between(0.0, 2.0), lambda watch=watch: watch.entries.update({key: entry}))
+
+    def lift(self, entry: GovernanceEntry) -> None:
+        """A freeze is over."""
+        key = key_of(entry)
+        if self.governance.pop(key, None) is not None:
+            self.freezes.pop(entry.id, None)
+            self.engine.note(f"LIFT {key}")
+            for watch in self.watches.values():
+                self.engine.call_later(0.1, lambda watch=watch: watch.entries.pop(key, None))
+            self.engine.call_later(2.5, self._relearn)
+
+    def _relearn(self) -> None:
+        for watch in self.watches.values():
+            watch.entries = dict(self.governance)
+
+    # wiring
+
+    def start(self) -> None:
+        """All processes up."""
+        for process in (*self.processes, self.clients):
+            process.up()
+
+    def _parts(
+        self, process: Process, transaction: type[Any], handlers: dict[str, Any], ticks: dict[str, tuple[Any, float]]
+    ) -> tuple[MemoryStore, SimulatedPublisher]:
+        store = MemoryStore(self.databases[process.service], process, transaction)
+        publisher = SimulatedPublisher(self.bus, process)
+        crash = SimulatedCrashPoints(self)
+        for durable, handler in handlers.items():
+            loop: Loop[Any] = Loop(
+                source=SimulatedSource(self.bus, durable),
+                store=store,
+                handler=handler,
+                publisher=publisher,
+                crash=crash,
+                schedule=SCHEDULE,
+            )
+            process.spawn(loop.run(), durable)
+        for name, (tick, seconds) in ticks.items():
+            due: DueLoop[Any] = DueLoop(
+                name=name, store=store, tick=tick, publisher=publisher, crash=crash, interval_seconds=seconds
+            )
+            process.spawn(self._ticking(due, store.database), name)
+        process.spawn(self._relaying(Relay(store, publisher, self.bus), store.database, publisher), "relay")
+        return store, publisher
+
+    async def _ticking(self, due: DueLoop[Any], database: MemoryDatabase) -> None:
+        """What DueLoop.run does, without its clock; rests longer while nothing changes."""
+        pause = due.interval_seconds
+        await Sleep(self.engine.between(0.0, pause))
+        while True:
+            seen = database.changes_count
+            sent = 0
+            try:
+                sent = await due.once()
+            except StoreBusy:
+                pass
+            if sent or database.changes_count != seen:
+                pause = due.interval_seconds
+            else:
+                pause = min(pause * 1.7, IDLE_SECONDS_MAX)
+            await Sleep(0.01 if sent else pause * self.engine.between(0.7, 1.3))
+
+    async def _relaying(self, relay: Relay, database: MemoryDatabase, publisher: SimulatedPublisher) -> None:
+        """What Relay.run does, without its clock; sleeps while there is nothing to mark, to send or to compare."""
+        checked = 0
+        while True:
+            if not (publisher.confirmed or database.has_unsent() or checked != self.bus.resets):
+                await Sleep(IDLE_SECONDS_MAX, database.mail_signal)
+                continue
+            await Sleep(0.5)
+            resets = self.bus.resets
+            await relay.once()
+            if relay._ticks % STREAM_CHECK_TICKS == 0 and self.bus.connected:
+                checked = resets
+
+    def _governance(self, process: Process) -> SimulatedGovernance:
+        watch = self.watches[process.name] = SimulatedGovernance(self, process)
+        return watch
+
+    def _gateway(self, process: Process) -> None:
+        keys = RecordingKeys(_KEYS, self._granted)
+        rules: Any = SimulatedRules(self)
+        handlers = {
+            "gateway-grants": GrantHandler(rules=rules, catalog=self.catalog, keys=keys),
+            "gateway-views": ViewHandler(),
+        }
+        store, publisher = self._parts(process, stores.GatewayMemory, handlers, {})
+        acceptor = Acceptor(
+            store=store,
+            publisher=publisher,
+            rules=rules,
+            keys=keys,
+            crash=SimulatedCrashPoints(self),
+            schedule=SCHEDULE,
+            queue_max=100,
+        )
+        self.acceptors[process.name] = (acceptor, publisher)
+
+    def _orchestrator(self, process: Process) -> None:
+        desk = Desk(
+            declarations=self.catalog,
+            governance=self._governance(process),
+            terms=TERMS,
+            windows=Windows(3),
+        )
+        timers = Timers(desk)
+        self.beat_ears[process.name] = timers.heard
+        handlers = {"orchestrator-commands": CommandHandler(desk), "orchestrator-events": EventHandler(desk)}
+        ticks = {
+            "orchestrator-due": (timers.due, 0.5),
+            "orchestrator-queue": (timers.queue, 0.5),
+            "orchestrator-beats": (timers.beats, 2.0),
+        }
+        self._parts(process, stores.OrchestratorMemory, handlers, ticks)
+
+    def _reconciler(self, process: Process) -> None:
+        ticks = ReconcilerTicks()
+        self._parts(
+            process,
+            stores.ReconcilerMemory,
+            {"reconciler-events": ReconcilerHandler()},
+            {"reconciler-settlements": (ticks.settlements, 0.5), "reconciler-visits": (ticks.visits, 1.0)},
+        )
+
+    def _planner(self, process: Process) -> None:
+        self._parts(
+            process,
+            stores.PlannerMemory,
+            {"repair-planner-events": PlannerHandler()},
+            {"repair-planner-deadlines": (PlannerTicks().deadlines, 4.0)},
+        )
+
+    def _adapters(self, process: Process) -> None:
+        raise NotImplementedError
+
+    # ground truth
+
+    def _granted(self, claims: GrantClaims) -> None:
+        until = claims.exp - int(stores_epoch())
+        known = self.judge.granted.get((claims.op, claims.fence), 0.0)
+        self.judge.granted[claims.op, claims.fence] = max(known, float(until))
+
+    def _core(self, message: Any) -> None:
+        if message.type == "CaseAnswered":
+            self.judge.answered(message)
+
+    def _seed_authority(self) -> None:
+        gateway = self.databases["gateway"]
+        now = self.engine.business()
+        later = now + timedelta(days=30)
+        for tenant in TENANTS:
+            for declaration in DECLARATIONS:
+                name = f"{tenant}_{declaration.type}"
+                decision = DecisionRow(
+                    decision_id=f"dec_{name}",
+                    tenant=tenant,
+                    subject=f"agent@{tenant}",
+                    roles=["agent"],
+                    command_types=[declaration.type],
+                    system=declaration.system,
+                    resource="*",
+                    purpose="simulated",
+                    declarations={declaration.type: declaration.sha256},
+                    effect_class_max=EffectClass.IRREVERSIBLE,
+                    outcome="approved",
+                    risk_score=10,
+                    risk_level=RiskLevel.HIGH if declaration.type == "alpha.publish" else RiskLevel.LOW,
+                    risk_factors=[],
+                    policy_version=1,
+                    policy_sha256=Permissive().sha256,
+                    determining_policies=[],
+                    created_at=now,
+                    expires_at=later,
+                )
+                gateway.tables["decision"].rows[decision.decision_id,] = decision
+                capability = CapabilityRow(
+                    capability_id=f"cap_{name}",
+                    tenant=tenant,
+                    decision_id=decision.decision_id,
+                    subject=decision.subject,
+                    command_types=[declaration.type],
+                    system=declaration.system,
+                    resource="*",
+                    max_uses=100,
+                    uses_left=100,
+                    created_at=now,
+                    expires_at=later,
+                )
+                gateway.tables["capability"].rows[capability.capability_id,] = capability
+
+
+def stores_epoch() -> float:
+    """Unix time at which the simulation begins."""
+    from tests.simulation.engine import EPOCH
+
+    return EPOCH.timestamp()
+
+
+def reply_to(process: Process) -> str:
+    """Where a gateway replica hears of ends."""
+    return answer_subject(process.name)
+
+
+Awaited = Awaitable[Any]
+Names = Sequence[str]

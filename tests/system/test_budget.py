@@ -1,0 +1,48 @@
+"""The budget of one command, counted on the real plane: a slow growth of commits or messages fails here first."""
+
+import pytest_asyncio
+from bench.budget import Budget, CountedPlane, Signatures
+
+COMMANDS = 50
+COMMITS_MAX = 7
+DURABLE_PUBLISHES_MAX = 4
+DELIVERIES_MAX = 5
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counted() -> tuple[Signatures, Budget]:
+    """One plane, one run of commands; every test reads the same counts."""
+    async with CountedPlane() as plane:
+        return await plane.signatures_of_authorizing(), await plane.count(COMMANDS)
+
+
+def test_every_command_had_its_one_effect(counted: tuple[Signatures, Budget]) -> None:
+    """The counted commands did the whole unit of work: each caused exactly one effect in the world."""
+    _, budget = counted
+    assert budget.effects == COMMANDS
+
+
+def test_commits_of_one_command(counted: tuple[Signatures, Budget]) -> None:
+    """At concurrency 1, where nothing is batched, one command costs at most seven commits in all five services."""
+    _, budget = counted
+    assert 0 < budget.per_command(budget.commits) <= COMMITS_MAX, str(budget)
+
+
+def test_publishes_and_deliveries_of_one_command(counted: tuple[Signatures, Budget]) -> None:
+    """Four confirmed publishes and five deliveries, the answer to the waiting client among them; none is repeated."""
+    _, budget = counted
+    assert 0 < budget.per_command(budget.durable_publishes) <= DURABLE_PUBLISHES_MAX, str(budget)
+    assert 0 < budget.per_command(budget.deliveries) <= DELIVERIES_MAX, str(budget)
+    assert budget.per_command(budget.answers) <= 1, str(budget)
+    assert sum(budget.stored.values()) == budget.durable_publishes, str(budget)
+
+
+def test_signatures_of_one_command(counted: tuple[Signatures, Budget]) -> None:
+    """Commands sign nothing with Ed25519, and a capability that was verified once is not verified again.
+
+    The capability itself was signed under the same counter, so a zero is not a blind counter.
+    """
+    authorizing, budget = counted
+    assert authorizing.signed >= 1
+    assert budget.signatures.signed == 0, str(budget)
+    assert budget.signatures.verified <= 1, str(budget)
