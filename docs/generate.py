@@ -61,11 +61,17 @@ def commands() -> str:
     for adapter in installed_adapters().values():
         for declared in sorted(adapter.declarations, key=lambda item: item.type):
             undo = declared.compensation.command_type if declared.compensation else ""
-            lines.append(
-                f"| `{declared.type}` | {declared.effect_class} | {declared.findability} | {declared.timeout_seconds:g} "
-                f"| {declared.retry.attempts_max} | {', '.join(declared.identity)} "
-                f"| {', '.join(item.element for item in declared.establishes)} | {undo} |"
+            cells = (
+                f"`{declared.type}`",
+                declared.effect_class,
+                declared.findability,
+                f"{declared.timeout_seconds:g}",
+                declared.retry.attempts_max,
+                ", ".join(declared.identity),
+                ", ".join(item.element for item in declared.establishes),
+                undo,
             )
+            lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -94,3 +94,11 @@ def test_the_clock_and_randomness_have_one_place() -> None:
         and pattern.search(path.read_text(encoding="utf-8"))
     ]
     assert not hits, hits
+
+
+def test_generated_documentation_is_current() -> None:
+    """Diagrams and tables in docs/ are those of the code: `make docs` would change nothing."""
+    run = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, f"{run.stdout}{run.stderr[-2000:]}\nrun: make docs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.topology import CONSUMERS, STREAMS, Consumer, Stream, task_consumer
@@ -82,19 +82,8 @@ class StreamState:
         self.seen: dict[str, float] = {}
 
 
-@dataclass(slots=True)
-class _State:
-    last_seq: int
-
-
-@dataclass(slots=True)
-class _Info:
-    created: datetime
-    state: _State
-
-
 class FakeBus:
-    """Streams, consumers and the publishers' side. Also what the real relay asks of a connection (`connected`, `js`)."""
+    """Streams, consumers and the publishers' side. Also what the real relay asks of a connection."""
 
     def __init__(self, engine: Engine, systems: Sequence[str]) -> None:
         self.engine = engine
@@ -115,18 +104,11 @@ class FakeBus:
         """True while the broker can be reached."""
         return self.engine.now >= self.down_until
 
-    @property
-    def js(self) -> FakeBus:
-        """The relay asks `bus.js.stream_info`."""
-        return self
-
-    async def stream_info(self, name: str) -> Any:
-        """What the relay compares."""
+    async def stream_state(self, stream: str) -> tuple[datetime | None, int] | None:
+        """What the relay compares: creation time and last sequence; None while the broker is away."""
         await STEP
-        if not self.connected:
-            raise TimeoutError("the broker is away")
-        stream = self.streams[name]
-        return _Info(stream.created, _State(stream.last_seq))
+        state = self.streams[stream]
+        return (state.created, state.last_seq) if self.connected else None
 
     def route(self, subject: str) -> tuple[StreamState, list[ConsumerState]]:
         """The stream that takes a subject and the consumers that hear of it."""

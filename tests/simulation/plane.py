@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.governance import GovernanceEntry, key_of
 from trueup_common.contracts.grant import GrantClaims
@@ -37,8 +38,9 @@ from trueup_repair_planner.handler import EventsHandler as PlannerHandler
 from trueup_repair_planner.handler import Ticks as PlannerTicks
 
 from tests.simulation import stores
+from tests.simulation.attempts import Jobs, SimulatedAuthority, SimulatedBackground
 from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
-from tests.simulation.engine import Crash, Engine, Process, SimulatedSchedule, Sleep
+from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
 from tests.simulation.world import BY_TYPE, DECLARATIONS, SYSTEMS, World
@@ -351,12 +353,38 @@ class Plane:
         )
 
     def _adapters(self, process: Process) -> None:
-        raise NotImplementedError
+        worker = f"{process.name}#{process.incarnation}"
+        jobs = Jobs(self.engine)
+        background = SimulatedBackground(self.world, process, jobs)
+        authority = SimulatedAuthority(_KEYS, self._governance(process))
+        handlers: dict[str, Any] = {
+            f"adapters-{system}": TaskHandler(
+                system=system,
+                authority=authority,
+                declarations=self.catalog,
+                background=background,
+                worker=worker,
+                monotonic=lambda: self.engine.now,
+                send_window_seconds=3.0,
+            )
+            for system in self.systems
+        }
+        scan = Scan(declarations=self.catalog, background=background, process=process.name, worker=worker)
+        store, publisher = self._parts(process, stores.AdaptersMemory, handlers, {"adapters-scan": (scan.tick, 1.0)})
+        outcomes: Loop[Any] = Loop(
+            source=jobs,
+            store=store,
+            handler=OutcomeHandler(),
+            publisher=publisher,
+            crash=SimulatedCrashPoints(self),
+            schedule=SCHEDULE,
+        )
+        process.spawn(outcomes.run(), jobs.name)
 
     # ground truth
 
     def _granted(self, claims: GrantClaims) -> None:
-        until = claims.exp - int(stores_epoch())
+        until = claims.exp - EPOCH.timestamp()
         known = self.judge.granted.get((claims.op, claims.fence), 0.0)
         self.judge.granted[claims.op, claims.fence] = max(known, float(until))
 
@@ -409,17 +437,7 @@ class Plane:
                 gateway.tables["capability"].rows[capability.capability_id,] = capability
 
 
-def stores_epoch() -> float:
-    """Unix time at which the simulation begins."""
-    from tests.simulation.engine import EPOCH
-
-    return EPOCH.timestamp()
-
-
 def reply_to(process: Process) -> str:
     """Where a gateway replica hears of ends."""
     return answer_subject(process.name)
 
-
-Awaited = Awaitable[Any]
-Names = Sequence[str]

@@ -13,6 +13,9 @@ from typing import Any, Final
 from sqlalchemy import MetaData, UniqueConstraint
 
 from trueup_common.runtime.ports import Moment, VersionConflict
+from trueup_adapters import tables as adapters_tables
+from trueup_adapters.core.effect import EffectRow, LedgerStatus
+from trueup_adapters.store import Changes as AdaptersChanges
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_gateway import tables as gateway_tables
@@ -411,3 +414,53 @@ ORCHESTRATOR_TABLES: Final = (
     orchestrator_tables.METADATA,
     {"operation": "state_version", "instance": "state_version", "obligation": "version"},
 )
+
+
+class AdaptersMemory(MemoryTransaction):
+    """The adapters' transaction."""
+
+    async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
+        """By operation."""
+        return await self.get("effect", "command_id", command_ids)
+
+    async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
+        """Open rows that are due, locked."""
+        return await self.select(
+            "effect",
+            lambda row: row.status is LedgerStatus.SENT and row.look_at is not None and row.look_at <= now,
+            order=lambda row: row.look_at,
+            limit=limit,
+            lock=True,
+        )
+
+    async def left_behind(self, process: str, worker: str, limit: int) -> list[EffectRow]:
+        """Open rows of earlier incarnations."""
+        return await self.select(
+            "effect",
+            lambda row: (
+                row.status is LedgerStatus.SENT
+                and row.worker is not None
+                and row.worker.startswith(f"{process}#")
+                and row.worker != worker
+            ),
+            order=lambda row: row.look_at,
+            limit=limit,
+        )
+
+    async def save(self, changes: AdaptersChanges) -> None:
+        """Compare-and-set."""
+        inserted = await self.insert_new("effect", changes.new)
+        if len(inserted) != len(changes.new):
+            raise VersionConflict("effect: another replica inserted first")
+        await self.update("effect", changes.moved)
+        await self.insert_new("attempt", changes.attempts)
+
+
+TABLES: Final[dict[str, tuple[MetaData, dict[str, str]]]] = {
+    "gateway": GATEWAY_TABLES,
+    "orchestrator": ORCHESTRATOR_TABLES,
+    "adapters": (adapters_tables.METADATA, {"effect": "state_version"}),
+    "reconciler": RECONCILER_TABLES,
+    "repair-planner": PLANNER_TABLES,
+}
+"""Tables of each service and the columns that compare-and-set goes by."""

@@ -1,7 +1,7 @@
 """The two loops of an adapter: task → ledger → ack → job, and finished job → ledger → receipt.
 
-Nothing is sent inside a transaction. `settled` starts what the commit allowed; whatever dies after that is taken over by
-the scan, which looks and never sends.
+Nothing is sent inside a transaction. `settled` starts what the commit allowed; whatever dies after that is taken over
+by the scan, which looks and never sends.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,6 @@ from trueup_adapters.core.effect import (
     entomb,
     keep_cursor,
     late_until,
-    look_at,
     raise_fence,
     refuse,
     send,
@@ -115,6 +114,10 @@ class _Batch:
         self.touched[row.command_id] = None
         return row
 
+    def current(self, job: Job) -> Job:
+        """A job with its row as it will be committed: later messages of the same batch may have moved it on."""
+        return job if isinstance(job, ProbeJob) else replace(job, row=self.rows[job.row.command_id])
+
     def changes(self) -> Changes:
         """What is to be saved."""
         changed = [self.rows[command_id] for command_id in self.touched]
@@ -126,9 +129,11 @@ class _Batch:
 
 
 def _outgoing(
-    system: str, kind: str, message_id: str, body: BaseModel, tenant: str, at: datetime, cause: Message | None,
-    traceparent: str | None = None,
-) -> Outgoing:  # fmt: skip
+    place: tuple[str, str, str], message_id: str, body: BaseModel, at: datetime, cause: Message | str | None
+) -> Outgoing:
+    """An event of an adapter. `place` is (system, kind, tenant); `cause` the message, or the trace, it follows from."""
+    system, kind, tenant = place
+    follows = cause if isinstance(cause, Message) else None
     return Outgoing(
         Message(
             id=message_id,
@@ -138,22 +143,27 @@ def _outgoing(
             source=f"adapter.{system}",
             time=at,
             data=body.__pydantic_serializer__.to_json(body),
-            traceparent=cause.traceparent if cause is not None else traceparent,
-            causation_id=cause.id if cause is not None else None,
+            traceparent=follows.traceparent if follows is not None else cause,  # type: ignore[arg-type]
+            causation_id=follows.id if follows is not None else None,
         )
     )
 
 
-def receipt_message(receipt: Receipt, at: datetime, cause: Message | None, traceparent: str | None = None) -> Outgoing:
+def receipt_message(receipt: Receipt, at: datetime, cause: Message | str | None) -> Outgoing:
     """A receipt on its way to the orchestrator; the same answer always has the same id."""
     message_id = f"{receipt.attempt_id}:{receipt.status.value}" + (":found" if receipt.found else "")
-    return _outgoing(receipt.system, "receipt", message_id, receipt, receipt.tenant, at, cause, traceparent)
+    return _outgoing((receipt.system, "receipt", receipt.tenant), message_id, receipt, at, cause)
 
 
 def found_message(
-    task: FindTask, row: EffectRow, finding: Finding, at: datetime, cause: Message | None, *,
-    provable_at: datetime | None = None, traceparent: str | None = None,
-) -> Outgoing:  # fmt: skip
+    task: FindTask,
+    row: EffectRow,
+    finding: Finding,
+    at: datetime,
+    cause: Message | str | None,
+    *,
+    provable_at: datetime | None = None,
+) -> Outgoing:
     """The answer to a find task."""
     operation = task.operation
     found = Found.model_construct(
@@ -169,8 +179,7 @@ def found_message(
         provable_at=provable_at,
         found_at=at,
     )
-    system = operation.target.system
-    return _outgoing(system, "found", task.find_id, found, operation.tenant, at, cause, traceparent)
+    return _outgoing((operation.target.system, "found", operation.tenant), task.find_id, found, at, cause)
 
 
 def _is_final(row: EffectRow, now: datetime) -> bool:
@@ -238,7 +247,7 @@ class TaskHandler:
         changes = batch.changes()
         if changes.new or changes.moved:
             await tx.save(changes)
-        self._jobs = batch.jobs
+        self._jobs = [batch.current(job) for job in batch.jobs]
         return batch.outgoing
 
     async def settled(self, messages: Sequence[Message]) -> None:
@@ -254,9 +263,10 @@ class TaskHandler:
         if model is None:
             raise Unprocessable(f"unknown task type {message.type!r}")
         task: ExecuteTask | FindTask | ProbeTask = _read(message, model)
-        probe = isinstance(task, ProbeTask)
-        system = task.system if probe else task.operation.target.system
-        tenant = task.tenant if probe else task.operation.tenant
+        if isinstance(task, ProbeTask):
+            system, tenant = task.system, task.tenant
+        else:
+            system, tenant = task.operation.target.system, task.operation.tenant
         if system != self.system or tenant != message.tenant:
             raise Unprocessable("system or tenant of the task differ from its subject")
         return task
@@ -454,7 +464,7 @@ class OutcomeHandler:
         folded = fold_outcome(row, job.attempt, outcome, batch.moment.real)
         self._keep(batch, folded)
         if folded.receipt is not None:
-            batch.outgoing.append(receipt_message(folded.receipt, batch.moment.real, None, job.traceparent))
+            batch.outgoing.append(receipt_message(folded.receipt, batch.moment.real, job.traceparent))
 
     def _looked(self, batch: _Batch, looked: Looked, shift: timedelta) -> None:
         job, now = looked.job, batch.moment.real
@@ -466,12 +476,10 @@ class OutcomeHandler:
         self._keep(batch, folded)
         row = batch.rows[row.command_id]
         if job.task is not None and folded.finding is not None:
-            message = found_message(
-                job.task, row, folded.finding, now, None, provable_at=folded.provable_at, traceparent=job.traceparent
-            )
+            message = found_message(job.task, row, folded.finding, now, job.traceparent, provable_at=folded.provable_at)
             batch.outgoing.append(message)
         if folded.receipt is not None:
-            batch.outgoing.append(receipt_message(folded.receipt, now, None, job.traceparent))
+            batch.outgoing.append(receipt_message(folded.receipt, now, job.traceparent))
 
     def _keep(self, batch: _Batch, folded: Folded) -> None:
         if folded.row is not None:
@@ -490,12 +498,9 @@ class OutcomeHandler:
             observations=tuple(shifted(storable_observation(item), shift) for item in probed.observations),
             observed_at=batch.moment.business,
         )
-        batch.outgoing.append(
-            _outgoing(
-                task.system, "observed", f"{task.visit_id}:observed", observed, task.tenant, batch.moment.real, None,
-                probed.job.traceparent,
-            )
-        )  # fmt: skip
+        place = (task.system, "observed", task.tenant)
+        message_id = f"{task.visit_id}:observed"
+        batch.outgoing.append(_outgoing(place, message_id, observed, batch.moment.real, probed.job.traceparent))
 
 
 def _finished(message: Message) -> Finished:
@@ -523,6 +528,8 @@ class Scan:
         self.background = background
         self.process = process
         self.worker = worker
+        self.unknown_declarations: set[str] = set()
+        """Hashes that open operations need and that are not known here: the process is unready while there are any."""
         self._is_started = False
 
     async def tick(self, tx: AdaptersTransaction, moment: Moment) -> Sequence[Outgoing]:
@@ -553,7 +560,9 @@ class Scan:
     def _look(self, row: EffectRow, *, final: bool) -> None:
         declaration = self.declarations.declaration(row.operation.declaration_sha256)
         if declaration is None:
-            return  # readiness says which hash is missing; the row stays due
+            self.unknown_declarations.add(row.operation.declaration_sha256)
+            return
+        self.unknown_declarations.discard(declaration.sha256)
         attempt_id, fence = answer_attempt(row)
         look = Look(
             purpose=Purpose.SCAN,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.topology import command_subject
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
@@ -256,6 +255,3 @@ def _unavailable() -> Refused:
     return Refused("unavailable", "The gateway's store does not answer right now.", retry_after_seconds=1)
 
 
-def new_ids() -> tuple[str, str]:
-    """Ids of a new case: workflow and saga."""
-    return new_id("wf"), new_id("saga")

@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.ids import COMMAND_TYPE_PATTERN, SYSTEM_PATTERN
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.shape import Contract
@@ -46,6 +47,12 @@ class Establishes(Contract):
     window_seconds: float = Field(default=0.0, ge=0)
     normaliser: str = "exact"
     probe: Probe
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if self.normaliser not in NORMALISERS:
+            raise ValueError(f"{self.element}: no such normaliser {self.normaliser!r}")
+        return self
 
 
 class Mapping(Contract):

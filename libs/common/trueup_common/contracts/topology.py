@@ -182,6 +182,7 @@ def _watch_permissions(bucket: str) -> tuple[str, ...]:
         f"$JS.API.CONSUMER.CREATE.{stream}.>",
         f"$JS.API.CONSUMER.CREATE.{stream}",
         f"$JS.API.CONSUMER.DELETE.{stream}.>",
+        f"$JS.API.CONSUMER.INFO.{stream}.*",
         f"$JS.API.DIRECT.GET.{stream}.>",
         f"$JS.API.STREAM.MSG.GET.{stream}",
         f"$JS.FC.{stream}.>",

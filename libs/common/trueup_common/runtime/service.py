@@ -204,6 +204,9 @@ async def _run(settings: Settings, build: Build) -> int:
         await asyncio.wait(health, timeout=2)
     for close in parts.close:
         await close()
+    for watch in (context.catalog.watch, context.governance.watch):
+        if watch is not None:
+            await watch.stop()
     await bus.close()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(database.close(), 3)

@@ -46,9 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = INTERRUPTED
     finally:
         _stop(demo, teller)
-        if code == 0 and not given.keep and given.state_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        elif code != INTERRUPTED or given.keep:
+        if code == 1 or given.keep or given.state_dir is not None:
             teller.say(f"state and logs are kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)

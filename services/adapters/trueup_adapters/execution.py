@@ -1,0 +1,299 @@
+"""Running jobs: slots, rates and timeouts per (tenant, system), so that one slow target never blocks another.
+
+Finished jobs go into a queue in memory that feeds the second loop. Losing that queue loses no fact: the ledger says
+`SENT`, and the scan looks.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
+from trueup_adapters.core.job import (
+    Finished,
+    FinishedMessage,
+    Job,
+    Looked,
+    LookJob,
+    Probed,
+    ProbeJob,
+    SendJob,
+    Sent,
+    job_id,
+    tenant_and_system,
+)
+from trueup_adapters.handler import keep_progress
+from trueup_adapters.store import AdaptersTransaction
+from trueup_common.contracts.adapter import Adapter, Connection, LeaseLost, Outcome, Target, not_sent, rejected
+from trueup_common.contracts.observation import Finding, Observation
+from trueup_common.contracts.states import ErrorClass
+from trueup_common.contracts.task import Beat, RunningAttempt
+from trueup_common.runtime.clock import monotonic, real_now
+from trueup_common.runtime.ports import CrashPoints, Store, StoreBusy
+
+log = logging.getLogger("trueup.execution")
+
+FETCH_WAIT_SECONDS: Final = 0.5
+PROBE_TIMEOUT_SECONDS: Final = 30.0
+
+
+class FinishedDelivery:
+    """One finished job on its way into the ledger."""
+
+    __slots__ = ("_queue", "message")
+
+    def __init__(self, message: FinishedMessage, queue: "FinishedQueue") -> None:
+        self.message = message
+        self._queue = queue
+
+    async def ack(self) -> None:
+        """It is in the ledger."""
+
+    async def nak(self, delay_seconds: float) -> None:
+        """Again, a little later."""
+        asyncio.get_running_loop().call_later(delay_seconds, self._queue.put, self.message)
+
+    async def term(self) -> None:
+        """It is in quarantine; the row stays `SENT`, and the scan looks."""
+
+
+class FinishedQueue:
+    """The source of the second loop."""
+
+    name = "adapters-outcomes"
+
+    def __init__(self) -> None:
+        self._waiting: deque[FinishedMessage] = deque()
+        self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: FinishedMessage) -> None:
+        """A job is finished."""
+        self._waiting.append(message)
+        self._arrived.set()
+
+    async def fetch(self, limit: int) -> Sequence[FinishedDelivery]:
+        """What is finished; empty after a bounded wait."""
+        if not self._waiting:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), FETCH_WAIT_SECONDS)
+        return self.take(limit)
+
+    def take(self, limit: int) -> list[FinishedDelivery]:
+        """What is finished now."""
+        count = min(limit, len(self._waiting))
+        return [FinishedDelivery(self._waiting.popleft(), self) for _ in range(count)]
+
+
+class Rate:
+    """At most so many sends per second, evenly spread."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._gap = 1.0 / per_second if per_second else 0.0
+        self._next = 0.0
+
+    def wait_seconds(self, now: float, until: float) -> float | None:
+        """How long to wait for the next place; None where it would come after `until` (then none is taken)."""
+        if not self._gap:
+            return 0.0
+        at = max(now, self._next)
+        if at > until:
+            return None
+        self._next = at + self._gap
+        return at - now
+
+
+class Line:
+    """One connection at work: its target, its slots and its rate."""
+
+    def __init__(self, connection: Connection, target: Target) -> None:
+        self.connection = connection
+        self.target = target
+        self.sends = asyncio.Semaphore(connection.max_concurrency)
+        self.reads = asyncio.Semaphore(connection.max_concurrency)
+        self.rate = Rate(connection.requests_per_second)
+
+    def timeout_seconds(self, declared: float) -> float:
+        """The declared timeout, or the connection's own where that is shorter (leases count with the declared one)."""
+        own = self.connection.timeout_seconds
+        return declared if own is None else min(declared, own)
+
+
+def open_lines(connections: Iterable[Connection], adapters: Mapping[str, Adapter]) -> dict[tuple[str, str], Line]:
+    """Lines for every connection that an adapter here can serve. Raises ValueError for unusable settings."""
+    return {
+        (connection.tenant, connection.system): Line(connection, adapters[connection.system].open(connection))
+        for connection in connections
+        if connection.system in adapters
+    }
+
+
+class Execution:
+    """Runs jobs in the background."""
+
+    def __init__(
+        self,
+        lines: Mapping[tuple[str, str], Line],
+        finished: FinishedQueue,
+        store: Store[AdaptersTransaction],
+        crash: CrashPoints,
+        worker: str,
+    ) -> None:
+        self.lines = dict(lines)
+        self.finished = finished
+        self.store = store
+        self.crash = crash
+        self.worker = worker
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transmissions: dict[str, Transmission] = {}
+
+    def start(self, job: Job) -> None:
+        """Begin a job; returns at once."""
+        task = asyncio.get_running_loop().create_task(self._run(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, job: Job) -> None:
+        line = self.lines.get(tenant_and_system(job))
+        result: Finished
+        match job:
+            case SendJob():
+                result = Sent(job, await self._send(job, line))
+            case LookJob():
+                result = Looked(job, await self._find(job, line))
+            case ProbeJob():
+                result = Probed(job, await self._probe(job, line))
+        self.crash.reach("adapters.performed")
+        self._hand_over(job, result)
+
+    def _hand_over(self, job: Job, result: Finished) -> None:
+        tenant, system = tenant_and_system(job)
+        self.finished.put(
+            FinishedMessage(
+                id=job_id(job),
+                type=type(result).__name__,
+                subject=f"finished.{system}",
+                tenant=tenant,
+                source=f"adapter.{system}",
+                time=real_now(),
+                data=b"{}",
+                traceparent=job.traceparent,
+                finished=result,
+            )
+        )
+
+    async def _send(self, job: SendJob, line: Line | None) -> Outcome:
+        if line is None:
+            return rejected(ErrorClass.TRANSIENT, "no_connection", "no connection to this system for this tenant")
+        if line.sends.locked():
+            try:
+                async with asyncio.timeout(job.send_by_seconds - monotonic()):
+                    await line.sends.acquire()
+            except TimeoutError:
+                return not_sent("no_slot", "no free slot before send_by")
+        else:
+            await line.sends.acquire()
+        try:
+            wait = line.rate.wait_seconds(monotonic(), job.send_by_seconds)
+            if wait is None:
+                return not_sent("no_slot", "the connection's rate has no place before send_by")
+            if wait:
+                await asyncio.sleep(wait)
+            return await self._transmit(job, line)
+        finally:
+            line.sends.release()
+
+    async def _transmit(self, job: SendJob, line: Line) -> Outcome:
+        timeout_seconds = line.timeout_seconds(job.declaration.timeout_seconds)
+        transmission = Transmission(job, monotonic, timeout_seconds)
+        self._transmissions[job.attempt.attempt_id] = transmission
+        self.crash.reach("adapters.sending")
+        try:
+            async with asyncio.timeout(transmission.stop_at_seconds - monotonic()) as limit:
+
+                async def progress(cursor: dict[str, Any]) -> None:
+                    await self._progress(job, cursor)
+                    transmission.cursor = cursor
+                    transmission.progress_count += 1
+                    transmission.stop_at_seconds = monotonic() + timeout_seconds
+                    limit.reschedule(asyncio.get_running_loop().time() + timeout_seconds)
+
+                return await perform(transmission, line.target, timeout_seconds, progress)
+        except TimeoutError:
+            return transmission.doubt("timeout")
+        finally:
+            del self._transmissions[job.attempt.attempt_id]
+
+    async def _progress(self, job: SendJob, cursor: dict[str, Any]) -> None:
+        """A cursor that could not be stored stops the attempt: nobody could resume from it."""
+        try:
+            await keep_progress(self.store, job, cursor, FinishedQueue.name)
+        except StoreBusy as busy:
+            raise LeaseLost from busy
+
+    async def _find(self, job: LookJob, line: Line | None) -> Finding:
+        if line is None:
+            return undecided("no_connection")
+        timeout_seconds = line.timeout_seconds(job.declaration.timeout_seconds)
+        try:
+            async with asyncio.timeout(timeout_seconds), line.reads:
+                return await find(job, line.target, timeout_seconds)
+        except TimeoutError:
+            return undecided("timeout")
+
+    async def _probe(self, job: ProbeJob, line: Line | None) -> Sequence[Observation]:
+        if line is None:
+            return unread(job, "no_connection", real_now())
+        try:
+            async with asyncio.timeout(line.timeout_seconds(PROBE_TIMEOUT_SECONDS)), line.reads:
+                return await probe(job, line.target, real_now)
+        except TimeoutError:
+            return unread(job, "timeout", real_now())
+
+    def beats(self, systems: Iterable[str]) -> list[Beat]:
+        """One beat per system: slots by tenant, and the attempts that need their lease renewed."""
+        now, at = monotonic(), real_now()
+        beats = []
+        for system in systems:
+            slots = {line.connection.tenant: line.connection.max_concurrency for line in self._of(system)}
+            running = tuple(
+                RunningAttempt(
+                    command_id=transmission.job.row.command_id,
+                    tenant=transmission.job.row.tenant,
+                    fence=transmission.job.attempt.fence,
+                    progress=transmission.progress_count,
+                )
+                for transmission in self._transmissions.values()
+                if transmission.job.row.system == system
+                and now - transmission.started_at_seconds > transmission.job.declaration.timeout_seconds / 2
+            )
+            beats.append(Beat(worker=self.worker, system=system, slots=slots, running=running, at=at))
+        return beats
+
+    def _of(self, system: str) -> list[Line]:
+        return [line for line in self.lines.values() if line.connection.system == system]
+
+    @property
+    def jobs_count(self) -> int:
+        """Jobs under way."""
+        return len(self._tasks)
+
+    async def idle(self, timeout_seconds: float) -> None:
+        """Until no job runs, within a bound."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_seconds)
+
+    async def close(self) -> None:
+        """Stop what still runs (the ledger says `SENT`, the scan will look) and release the connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=1)
+        for line in self.lines.values():
+            await line.target.close()

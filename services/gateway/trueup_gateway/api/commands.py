@@ -1,0 +1,470 @@
+"""Commands: the one way for an effect into the plane. One request, or up to 500 at once; accepted once per business key."""
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueup_common.contracts import ids
+from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
+from trueup_common.contracts.states import ANSWERED, OperationState
+from trueup_common.runtime.telemetry import trace_id_of
+from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.http import (
+    Body,
+    Item,
+    answer,
+    caller_of,
+    capability_of,
+    fit,
+    found,
+    idempotency_key,
+    key_of,
+    listing,
+    object_id,
+    page_of,
+    query,
+    read_json,
+    reader_of,
+    wait_seconds,
+)
+from trueup_gateway.api.problems import document, instance_of
+from trueup_gateway.api.route import BODY, KEY, PAGE, READ, LeanRoute, header_parameter, path_parameter, query_parameter, route
+from trueup_gateway.api.timestamps import Timestamp
+from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
+from trueup_gateway.core.capability import Request as Asked
+from trueup_gateway.core.capability import check_request
+from trueup_gateway.core.case import STEP_ID
+from trueup_gateway.core.projection import command_body
+from trueup_gateway.core.refusal import Refused, forbidden, invalid
+from trueup_gateway.store import Reader
+from trueup_gateway.tokens import CapabilityClaims
+
+BATCH_MAX: Final = 500
+WAIT_SECONDS_MAX: Final = 60
+_ENDS: Final = frozenset(state.value for state in ANSWERED)
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\s\x00-\x1f*]+$")]
+
+
+class TargetWanted(Body):
+    """What the command acts on."""
+
+    system: Name
+    resource: Resource
+    expected_version: Name | None = None
+
+
+class CommandRequest(Body):
+    """One business intent. `deadline` is one hour from now where none is given."""
+
+    command_type: Name
+    target: TargetWanted
+    payload: Any = Field(description="Fits the type's `payload_schema` (see the catalog).")
+    deadline: Timestamp | None = None
+    correlation_id: Name | None = None
+
+
+class BatchItem(CommandRequest):
+    """One command of a batch with its key."""
+
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class BatchRequest(Body):
+    """Many commands under one capability."""
+
+    commands: list[BatchItem] = Field(min_length=1, max_length=BATCH_MAX)
+
+
+class Links(Body):
+    """Where to look next."""
+
+    self: str
+    workflow: str
+    stream: str
+
+
+class CommandAccepted(Body):
+    """An accepted command, or the one that this key stands for already."""
+
+    command_id: str
+    workflow_id: str
+    saga_id: str
+    state: str
+    links: Links
+
+
+class Attempt(Body):
+    """One transmission."""
+
+    model_config = {"extra": "allow"}
+
+    attempt_id: str
+    fence: int
+    state: str
+    started_at: str | None
+    ended_at: str | None
+    error_code: str | None
+    external_status: str | None
+
+
+class CommandAnswer(Body):
+    """The whole journal row of a command with its receipt, observation and attempts."""
+
+    model_config = {"extra": "allow"}
+
+    command_id: str
+    workflow_id: str
+    saga_id: str
+    tenant: str
+    command_type: str
+    state: str
+    state_version: int
+    target_system: str
+    target_resource: str
+    payload: Any
+    idempotency_key: str
+    request_fingerprint: str
+    receipt: dict[str, Any] | None
+    observation: dict[str, Any] | None
+    attempts: list[Attempt]
+    error_class: str | None
+    error_code: str | None
+    created_at: str
+    deadline_at: str
+    links: Links
+
+
+class CommandList(Body):
+    """A page of commands."""
+
+    items: list[CommandAnswer]
+    next_cursor: str | None
+
+
+class BatchResult(Body):
+    """What became of one command: the ids, or the members of its problem document."""
+
+    model_config = {"extra": "allow"}
+
+    status: int
+    idempotency_key: str
+
+
+class BatchAnswer(Body):
+    """One result per command, in order."""
+
+    results: list[BatchResult]
+
+
+def links_of(command_id: str, workflow_id: str) -> dict[str, str]:
+    """Where to look next."""
+    return {
+        "self": f"/v1/commands/{command_id}",
+        "workflow": f"/v1/workflows/{workflow_id}",
+        "stream": f"/v1/workflows/{workflow_id}/stream",
+    }
+
+
+def submission_of(
+    gateway: Gateway, claims: CapabilityClaims, key: str, wanted: CommandRequest, traceparent: str | None
+) -> Submission:
+    """Every check that needs no row: existence, authority as signed, schema. Raises Refused."""
+    target = wanted.target
+    declaration = gateway.catalog.by_type(wanted.command_type)
+    if declaration is None:
+        raise Refused("unknown-command-type", "There is no such command type.", errors=[("/command_type", "unknown")])
+    if not gateway.catalog.has_connection(claims.tenant, target.system):
+        raise Refused(
+            "unknown-system", "This tenant has no connection to this system.", errors=[("/target/system", "unknown")]
+        )
+    try:
+        plain = canonical(wanted.payload)
+    except ValueError:
+        raise invalid([("/payload", "has no canonical form")]) from None
+    payload_sha256 = sha256_hex(plain)
+    asked = Asked(
+        tenant=claims.tenant,
+        command_type=wanted.command_type,
+        permission=declaration.permission,
+        system=target.system,
+        resource=target.resource,
+        payload_sha256=payload_sha256,
+        expected_version=target.expected_version,
+    )
+    refused = check_request(
+        permissions=claims.permissions,
+        command_types=claims.command_types,
+        system=claims.system,
+        resource=claims.resource,
+        payload_sha256=claims.payload_sha256,
+        expected_version=claims.expected_version,
+        request=asked,
+    )
+    if refused is not None:
+        raise refused
+    if declaration.system != target.system:
+        raise forbidden("resource", "The command type does not belong to this system.")
+    if len(plain) > gateway.settings.payload_bytes_max:
+        raise Refused("too-large", f"The payload has more than {gateway.settings.payload_bytes_max} bytes.")
+    if declaration.expected_version == "required" and target.expected_version is None:
+        raise invalid([("/target/expected_version", "is required by this command type")])
+    if declaration.expected_version == "none" and target.expected_version is not None:
+        raise invalid([("/target/expected_version", "has no meaning for this command type")])
+    errors = gateway.payloads.errors(declaration, wanted.payload)
+    if errors:
+        raise invalid(errors)
+    target_value = {"system": target.system, "resource": target.resource, "expected_version": target.expected_version}
+    workflow_id = ids.new_id("wf")
+    return Submission(
+        tenant=claims.tenant,
+        key=key,
+        fingerprint=fingerprint(wanted.command_type, target_value, wanted.payload),
+        identity=identity_of(declaration, target_value, wanted.payload),
+        capability_id=claims.capability_id,
+        command_type=wanted.command_type,
+        declaration=declaration,
+        system=target.system,
+        resource=target.resource,
+        expected_version=target.expected_version,
+        payload=wanted.payload,
+        payload_sha256=payload_sha256,
+        workflow_id=workflow_id,
+        saga_id=ids.new_id("saga"),
+        command_id=ids.command_id(workflow_id, STEP_ID, 1),
+        deadline_at=wanted.deadline,
+        correlation_id=wanted.correlation_id,
+        traceparent=traceparent,
+        trace_id=trace_id_of(traceparent),
+    )
+
+
+async def submit(request: Request) -> Response:
+    """Submit one command under a capability. The same key again answers with what became of the first request."""
+    gateway = gateway_of(request)
+    claims = capability_of(request, gateway)
+    value = await read_json(request, gateway)
+    key = idempotency_key(request)
+    submission = submission_of(
+        gateway, claims, key, fit(CommandRequest, value), request.scope.get("trueup.traceparent")
+    )
+    seconds = wait_seconds(request, WAIT_SECONDS_MAX)
+    if seconds:
+        return await _submit_and_wait(gateway, submission, seconds)
+    return await _answer(gateway, submission, await gateway.acceptor.submit(submission))
+
+
+async def _submit_and_wait(gateway: Gateway, submission: Submission, seconds: int) -> Response:
+    applied = {"Preference-Applied": f"wait={seconds}"}
+    wait = gateway.answers.expect(submission.command_id)
+    if wait is None:
+        return await _answer(gateway, submission, await gateway.acceptor.submit(submission))
+    command_id = submission.command_id
+    try:
+        verdict = await gateway.acceptor.submit(replace(submission, reply_to=gateway.answer_subject))
+        if isinstance(verdict, Replayed):
+            if verdict.edge.state in _ENDS:
+                return await _answer(gateway, submission, verdict, applied)
+            gateway.answers.forget(command_id, wait)
+            command_id = verdict.edge.command_id
+            wait = gateway.answers.expect(command_id)
+        if wait is not None:
+            async with asyncio.timeout(seconds):
+                row = await wait
+            return answer(_row_body(row), 200, {**applied, **_replayed(verdict), "Location": _location(command_id)})
+    except TimeoutError:
+        pass
+    finally:
+        if wait is not None:
+            gateway.answers.forget(command_id, wait)
+    return await _answer(gateway, submission, verdict, applied)
+
+
+async def _answer(
+    gateway: Gateway, submission: Submission, verdict: Accepted | Replayed, headers: dict[str, str] | None = None
+) -> Response:
+    """202 with the ids, or for a repetition that is over 200 with the stored result."""
+    if isinstance(verdict, Accepted):
+        names, state = (submission.command_id, submission.workflow_id, submission.saga_id), "RECEIVED"
+    else:
+        edge = verdict.edge
+        names, state = (edge.command_id, edge.workflow_id, edge.saga_id), edge.state
+    status, body = 202, _accepted_body(*names, state)
+    if isinstance(verdict, Replayed) and state in _ENDS:
+        row = await gateway.reads.command_row(Reader(submission.tenant), names[0])
+        status, body = 200, _row_body(row) if row is not None else body
+    return answer(body, status, {**(headers or {}), **_replayed(verdict), "Location": _location(names[0])})
+
+
+def _accepted_body(command_id: str, workflow_id: str, saga_id: str, state: str) -> dict[str, Any]:
+    return {
+        "command_id": command_id,
+        "workflow_id": workflow_id,
+        "saga_id": saga_id,
+        "state": state,
+        "links": links_of(command_id, workflow_id),
+    }
+
+
+def _row_body(row: dict[str, Any]) -> dict[str, Any]:
+    return {**command_body(row), "links": links_of(row["command_id"], row["workflow_id"])}
+
+
+def _location(command_id: str) -> str:
+    return f"/v1/commands/{command_id}"
+
+
+def _replayed(verdict: Accepted | Replayed) -> dict[str, str]:
+    return {"Idempotent-Replayed": "true"} if isinstance(verdict, Replayed) else {}
+
+
+async def submit_batch(request: Request) -> Response:
+    """Submit up to 500 commands under one capability. Each has its own key and its own result."""
+    gateway = gateway_of(request)
+    claims = capability_of(request, gateway)
+    value = await read_json(request, gateway)
+    items = _items(value)
+    results: list[dict[str, Any]] = [{} for _ in items]
+    waiting: list[tuple[int, Submission, asyncio.Future[Any]]] = []
+    for position, item in enumerate(items):
+        try:
+            submission = _item_submission(gateway, claims, item, request.scope.get("trueup.traceparent"))
+            waiting.append((position, submission, gateway.acceptor.enqueue(submission)))
+        except Refused as refused:
+            results[position] = document(refused, instance_of(request.scope))
+    for position, submission, future in waiting:
+        verdict = await future
+        if isinstance(verdict, Refused):
+            results[position] = document(verdict, instance_of(request.scope))
+        else:
+            results[position] = _batch_body(submission, verdict)
+    for item, result in zip(items, results, strict=True):
+        key = item.get("idempotency_key") if isinstance(item, dict) else None
+        result["idempotency_key"] = key if isinstance(key, str) else ""
+    return answer({"results": results}, 207)
+
+
+def _items(value: Any) -> list[Any]:
+    """The items of a batch; each is checked by itself later. Raises Refused for what is not a batch."""
+    items = value.get("commands") if isinstance(value, dict) else None
+    if not isinstance(items, list) or set(value) != {"commands"}:
+        raise invalid([("/commands", "must be a list, and the only member")])
+    if not 1 <= len(items) <= BATCH_MAX:
+        raise invalid([("/commands", f"must have 1 to {BATCH_MAX} items")])
+    return items
+
+
+def _item_submission(gateway: Gateway, claims: CapabilityClaims, item: Any, traceparent: str | None) -> Submission:
+    if isinstance(item, dict) and not item.get("idempotency_key"):
+        raise Refused("idempotency-key-missing", "This command needs an idempotency_key that names the intent.")
+    wanted = fit(BatchItem, item)
+    return submission_of(gateway, claims, key_of(wanted.idempotency_key), wanted, traceparent)
+
+
+def _batch_body(submission: Submission, verdict: Accepted | Replayed) -> dict[str, Any]:
+    if isinstance(verdict, Accepted):
+        body = _accepted_body(submission.command_id, submission.workflow_id, submission.saga_id, "RECEIVED")
+        return {"status": 202, **body, "replayed": False}
+    edge = verdict.edge
+    body = _accepted_body(edge.command_id, edge.workflow_id, edge.saga_id, edge.state)
+    return {"status": 200 if edge.state in _ENDS else 202, **body, "replayed": True}
+
+
+async def read(request: Request) -> Response:
+    """Read the journal row of one command with its receipt, observation and attempts."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    row = await gateway.reads.command_row(reader, object_id(request, "command_id", "cmd"))
+    if row is None:
+        found(None)
+    assert row is not None
+    return answer(_row_body(row))
+
+
+async def listed(request: Request) -> Response:
+    """List commands, newest first."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    page = page_of(request)
+    state = query(request, "state", [item.value for item in OperationState])
+    views = await gateway.reads.commands(reader, page, state, query(request, "command_type"))
+    return listing(
+        [Item(view.created_at, view.command_id, _row_body(view.row.model_dump(mode="json"))) for view in views], page
+    )
+
+
+_EXAMPLE: Final = {
+    "command_type": "wordpress.create_draft",
+    "target": {"system": "wordpress", "resource": "post", "expected_version": None},
+    "payload": {"title": "Hello", "content": "<p>Hello, world.</p>", "slug": "hello-0028"},
+}
+_CHECKED: Final = (
+    "tenant-invalid", "forbidden", "idempotency-key-missing", "idempotency-key-invalid", "idempotency-in-flight",
+    "identity-in-use", "idempotency-key-reused", "unknown-command-type", "unknown-system", *BODY,
+)
+
+SUBMIT: Final = route(
+    "POST",
+    "/v1/commands",
+    submit,
+    tag="commands",
+    summary="Submit a command",
+    answers={
+        200: ("The same request again, and its command is over; or it ended within `Prefer: wait`", CommandAnswer),
+        202: ("Accepted, or the same request again while its command runs", CommandAccepted),
+    },
+    body=CommandRequest,
+    example=_EXAMPLE,
+    parameters=(
+        KEY,
+        header_parameter("Prefer", "Wait for the end of the command, in seconds.", "wait=10"),
+        header_parameter("traceparent", "W3C trace context.", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ),
+    problems=_CHECKED,
+    security="capability",
+)
+
+ROUTES: Final[list[LeanRoute]] = [
+    SUBMIT,
+    route(
+        "POST",
+        "/v1/commands:batch",
+        submit_batch,
+        tag="commands",
+        summary="Submit up to 500 commands",
+        answers={207: ("One result per command, in order", BatchAnswer)},
+        body=BatchRequest,
+        example={"commands": [{"idempotency_key": "hello-0028", **_EXAMPLE}]},
+        problems=("tenant-invalid", *BODY),
+        security="capability",
+    ),
+    route(
+        "GET",
+        "/v1/commands",
+        listed,
+        tag="commands",
+        summary="List commands",
+        answers={200: ("A page of commands", CommandList)},
+        parameters=(
+            query_parameter("state", "Only this state.", {"type": "string", "enum": [s.value for s in OperationState]}),
+            query_parameter("command_type", "Only this type."),
+            *PAGE,
+        ),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/commands/{command_id}",
+        read,
+        tag="commands",
+        summary="Read a command",
+        answers={200: ("The journal row", CommandAnswer)},
+        parameters=(path_parameter("command_id", "The command.", "cmd_00000000000000000000000000000000"),),
+        problems=READ,
+    ),
+]

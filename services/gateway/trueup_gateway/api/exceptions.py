@@ -1,0 +1,241 @@
+"""Exceptions first: what is open, who owns it and until when."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueup_common.contracts.states import ExceptionKind
+from trueup_gateway.api.gateway import gateway_of
+from trueup_gateway.api.http import (
+    Body,
+    Item,
+    answer,
+    caller_of,
+    found,
+    listing,
+    object_id,
+    page_of,
+    query,
+    reader_of,
+    require,
+)
+from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
+from trueup_gateway.core import roles
+from trueup_gateway.core.projection import element_body
+from trueup_gateway.core.records import ExceptionView
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+SUMMARY: Final[dict[str, tuple[str, ...]]] = {
+    "open_incidents": ("incident",),
+    "dead_letters": (ExceptionKind.DEAD_LETTER,),
+    "repair_queue": ("repair",),
+    "stale_running": (ExceptionKind.STALE_RUNNING,),
+    "compensation_failed": (ExceptionKind.COMPENSATION_FAILED,),
+    "state_drift": (ExceptionKind.STATE_DRIFT,),
+    "approvals_required": ("approval",),
+    "unknown_outcomes": (ExceptionKind.UNKNOWN_OUTCOME,),
+    "quarantined_callbacks": (ExceptionKind.QUARANTINED_CALLBACK,),
+    "failed": (ExceptionKind.FAILED,),
+    "conflicts": (ExceptionKind.CONFLICT,),
+    "needs_review": (ExceptionKind.NEEDS_REVIEW,),
+    "quarantined_messages": (ExceptionKind.QUARANTINED_MESSAGE,),
+}
+"""Which kinds of open exceptions each number of the summary counts."""
+
+
+class ExceptionAnswer(Body):
+    """One exception with its failure envelope."""
+
+    model_config = {"extra": "allow"}
+
+    exception_id: str
+    kind: str
+    status: str
+    failure_class: str
+    owner: str
+    deadline_at: str
+    opened_at: str
+    workflow_id: str | None
+    saga_id: str | None
+    command_id: str | None
+    envelope: dict[str, Any]
+    allowed_actions: list[str]
+
+
+class ExceptionList(Body):
+    """A page of exceptions."""
+
+    items: list[ExceptionAnswer]
+    next_cursor: str | None
+
+
+class ExceptionSummary(Body):
+    """Open exceptions by kind, and the age of the oldest."""
+
+    open_incidents: int
+    dead_letters: int
+    repair_queue: int
+    stale_running: int
+    compensation_failed: int
+    state_drift: int
+    approvals_required: int
+    unknown_outcomes: int
+    quarantined_callbacks: int
+    failed: int
+    conflicts: int
+    needs_review: int
+    quarantined_messages: int
+    open: int
+    oldest_age_seconds: float
+
+
+class DriftItem(Body):
+    """One element of the world that is not as it should be."""
+
+    model_config = {"extra": "allow"}
+
+    element: str
+    system: str
+    resource: str
+    workflow_id: str
+    command_id: str
+    desired: Any
+    observed: Any
+    phase: str
+    observed_at: str | None
+
+
+class DriftList(Body):
+    """A page of drifted elements."""
+
+    items: list[DriftItem]
+    next_cursor: str | None
+
+
+def _body(view: ExceptionView) -> dict[str, Any]:
+    return view.model_dump(mode="json", exclude={"tenant"})
+
+
+async def summary(request: Request) -> Response:
+    """Count what is open."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    require(caller, roles.READ_TENANT)
+    counts, oldest = await gateway.reads.exception_counts(caller.tenant)
+    numbers: dict[str, Any] = {
+        name: sum(counts.get(str(kind), 0) for kind in kinds) for name, kinds in SUMMARY.items()
+    }
+    return answer({**numbers, "open": sum(counts.values()), "oldest_age_seconds": round(oldest, 3)})
+
+
+async def _page(request: Request, kind: str | None, status: str | None) -> Response:
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    page = page_of(request)
+    views = await gateway.reads.exceptions(
+        reader, page, kind=kind, status=status, owner=query(request, "owner"), cause=query(request, "cause")
+    )
+    return listing([Item(view.opened_at, view.exception_id, _body(view)) for view in views], page)
+
+
+async def listed(request: Request) -> Response:
+    """List exceptions, newest first."""
+    kinds = {*ExceptionKind, "incident", "repair", "approval"}
+    return await _page(request, query(request, "kind", kinds), query(request, "status", ("open", "closed")))
+
+
+async def dead_letters(request: Request) -> Response:
+    """List dead letters, newest first."""
+    return await _page(request, ExceptionKind.DEAD_LETTER.value, query(request, "status", ("open", "closed")))
+
+
+async def read(request: Request) -> Response:
+    """Read one exception with its failure envelope."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    return answer(_body(found(await gateway.reads.exception(reader, object_id(request, "exception_id", "exc")))))
+
+
+async def drift(request: Request) -> Response:
+    """List the elements whose observed value is not the desired one."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    page = page_of(request)
+    views = await gateway.reads.drift(reader, page)
+    return listing(
+        [
+            Item(
+                view.observed_at or _EPOCH,
+                f"{view.command_id}{view.element}",
+                {**element_body(view), "workflow_id": view.workflow_id},
+            )
+            for view in views
+        ],
+        page,
+    )
+
+
+_FILTERS: Final = (
+    query_parameter("status", "Only open or closed ones.", {"type": "string", "enum": ["open", "closed"]}),
+    query_parameter("owner", "Only this owner's."),
+    query_parameter("cause", "Only this failure class or failure code."),
+    *PAGE,
+)
+
+ROUTES: Final[list[LeanRoute]] = [
+    route(
+        "GET",
+        "/v1/exceptions/summary",
+        summary,
+        tag="exceptions",
+        summary="Count what is open",
+        answers={200: ("Open exceptions by kind", ExceptionSummary)},
+        problems=("tenant-invalid", "forbidden"),
+    ),
+    route(
+        "GET",
+        "/v1/exceptions",
+        listed,
+        tag="exceptions",
+        summary="List exceptions",
+        answers={200: ("A page of exceptions", ExceptionList)},
+        parameters=(
+            query_parameter("kind", "Only this kind.", {"type": "string", "enum": [k.value for k in ExceptionKind]}),
+            *_FILTERS,
+        ),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/exceptions/{exception_id}",
+        read,
+        tag="exceptions",
+        summary="Read an exception",
+        answers={200: ("The exception with its failure envelope", ExceptionAnswer)},
+        parameters=(path_parameter("exception_id", "The exception.", "exc_00000000000000000000000000000000"),),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/dead-letters",
+        dead_letters,
+        tag="exceptions",
+        summary="List dead letters",
+        answers={200: ("A page of dead letters", ExceptionList)},
+        parameters=_FILTERS,
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/drift",
+        drift,
+        tag="exceptions",
+        summary="List drifted elements",
+        answers={200: ("A page of drifted elements", DriftList)},
+        parameters=PAGE,
+        problems=READ,
+    ),
+]

@@ -1,0 +1,281 @@
+"""Workflows: cases with their steps, state vector, obligations and hash-chained history, also as a live stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
+from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.http import (
+    Body,
+    Item,
+    answer,
+    caller_of,
+    found,
+    listing,
+    object_id,
+    page_of,
+    query,
+    query_flag,
+    query_number,
+    reader_of,
+)
+from trueup_gateway.api.route import PAGE, READ, LeanRoute, header_parameter, path_parameter, query_parameter, route
+from trueup_gateway.core.projection import workflow_body
+from trueup_gateway.core.refusal import Refused
+from trueup_gateway.store import Reader
+
+HISTORY_MAX: Final = 500
+STREAMS_MAX: Final = 200
+POLL_SECONDS: Final = 0.25
+HEARTBEAT_POLLS: Final = 40
+_TERMINAL: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
+
+
+class ObjectNamed(Body):
+    """The business object of a case."""
+
+    type: str
+    id: str
+
+
+class Step(Body):
+    """One step of a case. `outcome` ∈ done, not_done, unknown; null while it is on its way."""
+
+    model_config = {"extra": "allow"}
+
+    id: str
+    state: str
+    command_id: str
+    attempts: int
+    outcome: str | None
+    compensation_state: str
+
+
+class WorkflowAnswer(Body):
+    """A case as it stands."""
+
+    model_config = {"extra": "allow"}
+
+    workflow_id: str
+    saga_id: str
+    definition: str
+    version: int
+    sha256: str
+    tenant: str
+    status: str
+    state_version: int
+    pivot: str
+    stage: str
+    object: ObjectNamed
+    steps: list[Step]
+    wait: dict[str, Any] | None
+    vector: list[dict[str, Any]]
+    obligations: list[dict[str, Any]]
+    parent_id: str | None
+    revision: int
+    created_at: str
+    deadline_at: str
+    closed_at: str | None
+    resolution_type: str | None
+    cost: dict[str, Any]
+
+
+class WorkflowList(Body):
+    """A page of cases."""
+
+    items: list[WorkflowAnswer]
+    next_cursor: str | None
+
+
+class EventAnswer(Body):
+    """One fact of a case, chained by hash to the one before."""
+
+    model_config = {"extra": "allow"}
+
+    seq: int
+    event_id: str
+    type: str
+    schema_version: int
+    occurred_at: str
+    recorded_at: str
+    actor: str
+    payload: dict[str, Any]
+    payload_sha256: str
+    causation_id: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    prev_hash: str
+    hash: str
+
+
+class HistoryAnswer(Body):
+    """Events in order; `next_after_seq` continues, null at the present end."""
+
+    workflow_id: str
+    items: list[EventAnswer]
+    next_after_seq: int | None
+
+
+async def listed(request: Request) -> Response:
+    """List cases, newest first."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    page = page_of(request)
+    views = await gateway.reads.cases(
+        reader,
+        page,
+        status=query(request, "status", [item.value for item in InstanceStatus]),
+        definition=query(request, "definition"),
+        object_id=query(request, "object"),
+        owner=query(request, "owner"),
+        overdue=query_flag(request, "overdue"),
+    )
+    steps = await gateway.reads.steps_of([view.workflow_id for view in views])
+    return listing(
+        [
+            Item(view.created_at, view.workflow_id, workflow_body(view, steps.get(view.workflow_id, []), []))
+            for view in views
+        ],
+        page,
+    )
+
+
+async def read(request: Request) -> Response:
+    """Read a case: status, steps, what it waits for, desired / recorded / observed, and what is owed."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    return answer(await _body(gateway, reader, object_id(request, "workflow_id", "wf")))
+
+
+async def _body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
+    view = found(await gateway.reads.case(reader, workflow_id))
+    operations, elements = await gateway.reads.case_parts(workflow_id)
+    return workflow_body(view, operations, elements)
+
+
+async def history(request: Request) -> Response:
+    """Read the events of a case in order, after a sequence number."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    workflow_id = object_id(request, "workflow_id", "wf")
+    after = query_number(request, "after_seq", 0, 0, 2**53)
+    limit = query_number(request, "limit", HISTORY_MAX, 1, HISTORY_MAX)
+    found(await gateway.reads.case(reader, workflow_id))
+    events = await gateway.reads.history(workflow_id, after, limit)
+    more = events[-1]["seq"] if len(events) == limit else None
+    return answer({"workflow_id": workflow_id, "items": events, "next_after_seq": more})
+
+
+async def stream(request: Request) -> Response:
+    """Follow a case: `event: state` with the whole case at each change, `event: history` with each fact (its `id` is the
+    sequence number, so `Last-Event-ID` continues), and `event: end` once it is over."""
+    gateway = gateway_of(request)
+    reader = reader_of(caller_of(request, gateway))
+    workflow_id = object_id(request, "workflow_id", "wf")
+    last = request.headers.get("last-event-id", "0")
+    after = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else 0
+    found(await gateway.reads.case(reader, workflow_id))
+    if gateway.streams_count >= STREAMS_MAX:
+        raise Refused("rate-limited", "Too many streams are open.", retry_after_seconds=5)
+    return StreamingResponse(
+        _follow(gateway, reader, workflow_id, after),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _follow(gateway: Gateway, reader: Reader, workflow_id: str, after: int) -> AsyncIterator[bytes]:
+    gateway.streams_count += 1
+    try:
+        shown: bytes = b""
+        quiet = 0
+        while True:
+            body = await _body(gateway, reader, workflow_id)
+            events = await gateway.reads.history(workflow_id, after, HISTORY_MAX)
+            for event in events:
+                after = event["seq"]
+                yield _event("history", event, after)
+            state = orjson.dumps(body)
+            if state != shown:
+                shown, quiet = state, 0
+                yield b"event: state\ndata: " + state + b"\n\n"
+            if body["status"] in _TERMINAL and not events:
+                yield _event("end", {"status": body["status"]}, None)
+                return
+            if events:
+                continue
+            quiet += 1
+            if quiet % HEARTBEAT_POLLS == 0:
+                yield b": waiting\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+    finally:
+        gateway.streams_count -= 1
+
+
+def _event(kind: str, data: Any, seq: int | None) -> bytes:
+    name = b"" if seq is None else b"id: %d\n" % seq
+    return name + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+_ID: Final = path_parameter("workflow_id", "The case.", "wf_00000000000000000000000000000000")
+_STATUSES: Final = [status.value for status in InstanceStatus]
+
+ROUTES: Final[list[LeanRoute]] = [
+    route(
+        "GET",
+        "/v1/workflows",
+        listed,
+        tag="workflows",
+        summary="List cases",
+        answers={200: ("A page of cases", WorkflowList)},
+        parameters=(
+            query_parameter("status", "Only this status.", {"type": "string", "enum": _STATUSES}),
+            query_parameter("definition", "Only this definition."),
+            query_parameter("object", "Only this business object."),
+            query_parameter("owner", "Only what this owner owes."),
+            query_parameter("overdue", "Only open cases past (or within) their deadline.", {"type": "boolean"}),
+            *PAGE,
+        ),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/workflows/{workflow_id}",
+        read,
+        tag="workflows",
+        summary="Read a case",
+        answers={200: ("The case as it stands", WorkflowAnswer)},
+        parameters=(_ID,),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/workflows/{workflow_id}/history",
+        history,
+        tag="workflows",
+        summary="Read the history of a case",
+        answers={200: ("Events in order", HistoryAnswer)},
+        parameters=(
+            _ID,
+            query_parameter("after_seq", "Events after this sequence number.", {"type": "integer", "minimum": 0}),
+            query_parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": HISTORY_MAX}),
+        ),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/workflows/{workflow_id}/stream",
+        stream,
+        tag="workflows",
+        summary="Follow a case (server-sent events)",
+        answers={200: ("Events `state`, `history` and `end`", None)},
+        parameters=(_ID, header_parameter("Last-Event-ID", "Continue after this sequence number.", "12")),
+        problems=READ,
+        media_type="text/event-stream",
+    ),
+]

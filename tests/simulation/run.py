@@ -1,0 +1,318 @@
+"""One seed from its first command to rest: chaos first, then a world that is well again, then the judgement."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from trueup_adapters.core import effect
+from trueup_common.contracts.canonical import digest, fingerprint
+from trueup_gateway.core.acceptance import Accepted, Replayed, Submission
+from trueup_gateway.core.refusal import Refused
+from trueup_orchestrator.core import operation
+
+from tests.simulation.bus import BusFaults
+from tests.simulation.chaos import Strokes, draw
+from tests.simulation.engine import Engine, Process, Sleep, Violation
+from tests.simulation.memory import StoreFaults
+from tests.simulation.plane import TENANTS, Plane, reply_to
+from tests.simulation.world import DECLARATIONS, WorldFaults
+
+COMMANDS_MAX: Final = 4
+HEAL_SECONDS_MAX: Final = 7200.0
+STEPS_MAX: Final = 400_000
+TRACE_LINES: Final = 60
+
+
+@dataclass(slots=True)
+class Result:
+    """What one seed came to."""
+
+    seed: int
+    violation: str | None
+    trace_hash: str
+    trace: list[str]
+    steps: int
+    simulated_seconds: float
+    coverage: dict[str, Counter[str]] = field(default_factory=dict)
+    checks: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+
+
+class _Recording(dict[Any, Any]):
+    """A table that counts which of its cells are used."""
+
+    def __init__(self, table: Any, name: Callable[[Any], str], counts: Counter[str]) -> None:
+        super().__init__(table)
+        self._name = name
+        self._counts = counts
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """A look-up that counts."""
+        found = super().get(key, default)
+        if found is not default:
+            self._counts[self._name(key)] += 1
+        return found
+
+    def __getitem__(self, key: Any) -> Any:
+        self._counts[self._name(key)] += 1
+        return super().__getitem__(key)
+
+
+def cell(key: tuple[Any, Any]) -> str:
+    """The name of a cell of a transition table."""
+    return f"{key[0].value} × {key[1].value}"
+
+
+@dataclass(slots=True)
+class Request:
+    """What one client wants."""
+
+    number: int
+    tenant: str
+    declaration: Any
+    resource: str
+    text: str
+    at: float
+    repeats: int
+
+
+class Client:
+    """A caller that repeats with the same key until it is answered, and sometimes beyond that."""
+
+    def __init__(self, plane: Plane, request: Request) -> None:
+        self.plane = plane
+        self.engine = plane.engine
+        self.request = request
+        self.answers: list[str] = []
+
+    async def run(self) -> None:
+        """Ask, and ask again."""
+        await Sleep(self.request.at)
+        for _ in range(self.request.repeats):
+            command_id = await self._ask()
+            self.answers.append(command_id)
+            if len(set(self.answers)) != 1:
+                raise Violation(f"one key was answered with {sorted(set(self.answers))}")
+            await Sleep(self.engine.between(0.0, 6.0))
+
+    async def _ask(self) -> str:
+        tries = 0
+        while True:
+            gateways = [p for p in self.plane.processes if p.service == "gateway" and p.alive]
+            if gateways:
+                process = gateways[self.engine.below(len(gateways))]
+                submission = self._submission(process, tries)
+                task = process.spawn(accept(self.plane, process, submission), "accept")
+                while not task.done:
+                    await Sleep(0.05)
+                verdict = task.result
+                if isinstance(verdict, Accepted):
+                    return verdict.submission.command_id
+                if isinstance(verdict, Replayed):
+                    return verdict.edge.command_id
+                if isinstance(verdict, Refused) and verdict.problem.slug not in ("unavailable", "idempotency-in-flight"):
+                    return f"refused {verdict.problem.slug}"
+            tries += 1
+            await Sleep(self.engine.between(0.1, 1.0))
+
+    def _submission(self, process: Process, tries: int) -> Submission:
+        request = self.request
+        salt = f"{self.engine.seed:x}-{request.number}-{len(self.answers)}-{tries}"
+        payload = {"text": request.text}
+        target = {"system": request.declaration.system, "resource": request.resource, "expected_version": None}
+        return Submission(
+            tenant=request.tenant,
+            key=f"key-{request.number}",
+            fingerprint=fingerprint(request.declaration.type, target, payload),
+            identity=None,
+            capability_id=f"cap_{request.tenant}_{request.declaration.type}",
+            command_type=request.declaration.type,
+            declaration=request.declaration,
+            system=request.declaration.system,
+            resource=request.resource,
+            expected_version=None,
+            payload=payload,
+            payload_sha256=digest(payload),
+            workflow_id=f"wf_{salt}",
+            saga_id=f"saga_{salt}",
+            command_id=f"cmd_{salt}",
+            deadline_at=self.engine.business() + timedelta(seconds=1800),
+            reply_to=reply_to(process),
+        )
+
+
+async def accept(plane: Plane, process: Process, submission: Submission) -> Any:
+    """The gateway's own acceptance: one transaction, then the publication."""
+    acceptor, publisher = plane.acceptors[process.name]
+    try:
+        verdicts, outgoing = await acceptor._commit([submission])
+    except Exception as error:  # noqa: BLE001 - the edge answers 503 and the client comes again
+        return Refused("unavailable", repr(error))
+    plane.engine.note(f"accept {submission.key}: {type(verdicts[0]).__name__}")
+    if outgoing:
+        await publisher.publish(outgoing)
+    return verdicts[0]
+
+
+def _requests(engine: Engine, chaos_seconds: float) -> list[Request]:
+    requests = []
+    for number in range(1 + engine.below(COMMANDS_MAX)):
+        requests.append(
+            Request(
+                number=number,
+                tenant=TENANTS[engine.below(4) // 3],
+                declaration=DECLARATIONS[engine.below(len(DECLARATIONS))],
+                resource=f"thing-{engine.below(3)}",
+                text=f"text {number}",
+                at=engine.between(0.0, chaos_seconds * 0.7),
+                repeats=1 if engine.chance(0.7) else 2,
+            )
+        )
+    return requests
+
+
+class Run:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.engine = Engine(seed)
+        self.plane = Plane(self.engine)
+        self.profile = draw(self.engine, self.plane)
+        self.plane.crash_point = self.profile.crash_point
+        for consumer in self.plane.bus.consumers.values():
+            consumer.ack_wait_seconds = self.profile.ack_wait_seconds
+        self.strokes = Strokes(self.plane, self.profile)
+        self.clients = [Client(self.plane, request) for request in _requests(self.engine, self.profile.chaos_seconds)]
+
+    def go(self) -> None:
+        """Chaos, healing, judgement. Raises Violation."""
+        engine, plane = self.engine, self.plane
+        plane.start()
+        tasks = [plane.clients.spawn(client.run(), "client") for client in self.clients]
+        self.strokes.start()
+        self._until(lambda: engine.now >= self.profile.chaos_seconds)
+        self.heal()
+        limit = engine.now + HEAL_SECONDS_MAX
+        while True:
+            pause = engine.now + 1.0
+            self._until(lambda: engine.now >= pause)
+            open_ = "a client waits" if not all(task.done for task in tasks) else plane.judge.settled()
+            if open_ is None:
+                break
+            if engine.now > limit:
+                raise Violation(f"no rest {HEAL_SECONDS_MAX:.0f} s after healing: {open_}")
+        plane.judge.final()
+
+    def heal(self) -> None:
+        """From here on everything outside works, and nobody dies any more."""
+        plane = self.plane
+        self.strokes.over = True
+        plane.healed = True
+        plane.crash_point = 0.0
+        faults = BusFaults()
+        plane.bus.faults = faults
+        plane.bus.down_until = 0.0
+        plane.world.faults = WorldFaults()
+        plane.stale.clear()
+        for entry in list(plane.governance.values()):
+            if entry.kind == "freeze":
+                plane.lift(entry)
+        for database in plane.databases.values():
+            database.faults = StoreFaults()
+        for process in plane.processes:
+            process.paused_until = 0.0
+        self.engine.note("HEALED")
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        engine = self.engine
+        step = engine.step
+        while not reached():
+            if not step():
+                raise Violation("nothing will ever happen again")
+            if engine.steps > STEPS_MAX:
+                raise Violation("too many steps: something turns in circles")
+
+
+def run_seed(seed: int) -> Result:
+    """Run one seed and say what it came to."""
+    counts: dict[str, Counter[str]] = {"operation": Counter(), "effect": Counter()}
+    tables = operation.TABLE, effect.TABLE
+    operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc,assignment]
+    effect.TABLE = _Recording(tables[1], cell, counts["effect"])  # type: ignore[misc]
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    violation = None
+    run = Run(seed)
+    try:
+        run.go()
+    except Violation as found:
+        violation = str(found)
+    finally:
+        operation.TABLE, effect.TABLE = tables  # type: ignore[misc]
+        logging.disable(disabled)
+        for process in (*run.plane.processes, run.plane.clients):
+            process.down()
+    plane = run.plane
+    ends: Counter[str] = Counter(row.state.value for row in plane.databases["orchestrator"].rows("operation"))
+    return Result(
+        seed=seed,
+        violation=violation,
+        trace_hash=run.engine.trace_hash(),
+        trace=run.engine.trace,
+        steps=run.engine.steps,
+        simulated_seconds=run.engine.now,
+        coverage={**plane.coverage, **counts},
+        checks=plane.judge.checks,
+        ends=ends,
+    )
+
+
+@dataclass(slots=True)
+class Summary:
+    """What many seeds came to."""
+
+    seeds: int = 0
+    failed: list[Result] = field(default_factory=list)
+    seconds: float = 0.0
+    steps: int = 0
+    coverage: dict[str, Counter[str]] = field(default_factory=dict)
+    checks: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+
+    def take(self, result: Result) -> None:
+        """Add one seed."""
+        self.seeds += 1
+        self.steps += result.steps
+        self.checks.update(result.checks)
+        self.ends.update(result.ends)
+        for name, counter in result.coverage.items():
+            self.coverage.setdefault(name, Counter()).update(counter)
+        if result.violation is not None:
+            self.failed.append(result)
+
+
+def run_seeds(first: int, count: int, progress: Callable[[Summary], None] | None = None) -> Summary:
+    """Run seeds `first` … `first + count - 1`."""
+    summary = Summary()
+    begun = time.perf_counter()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for seed in range(first, first + count):
+            summary.take(run_seed(seed))
+            summary.seconds = time.perf_counter() - begun
+            if summary.seeds % 20 == 0:
+                gc.collect()
+                if progress is not None:
+                    progress(summary)
+    finally:
+        if enabled:
+            gc.enable()
+    return summary
