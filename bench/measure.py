@@ -76,6 +76,8 @@ def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
         first = DatabaseCounter(stack.database_url).mark()
         warmed = run_load(Order(stack.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
         _note_bad(warmed, "warm-up", seen)
+        if not warmed.ok:
+            raise RuntimeError(f"no unit succeeded; the last errors: {stack.complaints() or 'none'}")
         answered = warmed.ok + _saturate(stack, stub, size, seen)
         _idle(stack, first, answered, seen)
         answered += _quiet(stack, size, seen)

@@ -6,7 +6,9 @@ from bench.measure import Measurement
 
 NAME_WIDTH = 36
 COLUMN_WIDTH = 24
-PROFILE_LINES = 25
+PROFILE_LINES = 30
+WRAPPER_SHARE = 0.97
+"""A function with more of the time than this only wraps the whole program."""
 Value = Callable[[Measurement], float | None]
 
 ROWS: tuple[tuple[str, Value, str, bool], ...] = (
@@ -73,10 +75,14 @@ def profile_report(measured: Sequence[Measurement]) -> str:
             rows = profile.lines()
             total = sum(row.own_seconds for row in rows)
             lines += ["", f"{seen.name} {service}: {total * scale:.3f} s per 1,000", "   own   whole   calls/unit"]
-            by_whole = sorted(rows, key=lambda row: row.whole_seconds, reverse=True)
-            for title, ranked in (("by own time", rows), ("with callees", by_whole)):
+            inner = [row for row in rows if row.whole_seconds < WRAPPER_SHARE * total]
+            by_whole = sorted(inner, key=lambda row: row.whole_seconds, reverse=True)
+            for title, ranked in (
+                ("by own time", rows[:PROFILE_LINES]),
+                ("with callees", by_whole[: 2 * PROFILE_LINES]),
+            ):
                 lines.append(f"  {title}")
-                for row in ranked[:PROFILE_LINES]:
+                for row in ranked:
                     calls = f"{row.calls / profile.units:8.2f}" if row.calls else " " * 8
                     figures = f"{row.own_seconds * scale:6.3f}  {row.whole_seconds * scale:6.3f}  {calls}"
                     lines.append(f"  {figures}  {row.function}")

@@ -1,6 +1,7 @@
 """The stacks that the benchmark compares: how each is started on servers of its own, and what one unit sends to it."""
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,7 @@ STOP_TIMEOUT_SECONDS = 30.0
 TENANT = "acme"
 WAIT_SECONDS = 30
 CAPABILITY_SECONDS = 1800
+COMPLAINT = re.compile(r'"level":"(WARNING|ERROR|CRITICAL)"|ERROR|FATAL|Traceback')
 
 
 class Stack(Protocol):
@@ -45,6 +47,9 @@ class Stack(Protocol):
 
     def request(self) -> Request:
         """What one unit sends."""
+
+    def complaints(self) -> str:
+        """The last lines of the logs that tell of failures."""
 
     def stop(self) -> None:
         """Stop everything and remove its data."""
@@ -135,6 +140,9 @@ class Floor:
         return Request(
             "127.0.0.1", self._port, "/commands", {"idempotency-key": KEY}, f'{{"payload": {{"key": "{KEY}"}}}}'
         )
+
+    def complaints(self) -> str:
+        return tail(self._folder / "floor.log", 5)
 
     def stop(self) -> None:
         if self._app is not None:
@@ -242,6 +250,14 @@ class TrueupPlane:
             f' "payload": {{"key": "{KEY}"}}}}'
         )
         return Request("127.0.0.1", self.plan.port, "/v1/commands", headers, body)
+
+    def complaints(self) -> str:
+        """One line for each log that has an error or a warning in it: its last."""
+        found = []
+        for process in self.state.processes:
+            lines = [line for line in tail(Path(process.log), 200).splitlines() if COMPLAINT.search(line)]
+            found += [f"\n  {process.name}: {line[:1500]}" for line in lines[-1:]]
+        return "".join(found)
 
     def stop(self) -> None:
         if self._supervisor is not None:

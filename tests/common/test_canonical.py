@@ -110,10 +110,7 @@ FOREIGN = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(value=FOREIGN)
 def test_whatever_a_target_says_becomes_storable_and_stays_as_it_is_once_it_is(value: Any) -> None:
-    """No NUL, no lone surrogate, no NaN is left; cleaning again changes nothing.
-
-    Requirements: E2
-    """
+    """No NUL, no lone surrogate, no NaN is left; cleaning again changes nothing."""
     cleaned = clean(value)
     text = json.dumps(cleaned, ensure_ascii=False, allow_nan=False)
     assert "\\u0000" not in text

@@ -100,7 +100,7 @@ def start_case(
     """An accepted command."""
     workflow = derived_id("wf", tenant, number)
     payload = {"title": "A page", "slug": slug or f"page-{number}"}
-    target = Target(system="site", resource="page")
+    target = Target(system=decl.system, resource="page")
     fields: dict[str, Any] = {
         "workflow_id": workflow,
         "saga_id": derived_id("saga", workflow),
@@ -114,7 +114,7 @@ def start_case(
                 "decision_id": derived_id("dec", workflow),
                 "capability_id": derived_id("cap", workflow),
                 "command_types": (decl.type,),
-                "system": "site",
+                "system": decl.system,
                 "resource": "page",
                 "effect_class_max": EffectClass.PIVOT,
                 "risk": risk,

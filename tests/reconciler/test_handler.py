@@ -136,6 +136,16 @@ async def test_an_observation_of_an_earlier_visit_pays_nothing_for_a_newer_opera
     assert (row.owed, row.phase) == (True, Phase.CONVERGING)
 
 
+async def test_the_case_that_no_longer_owns_an_element_hears_who_does() -> None:
+    store = MemoryStore()
+    await deliver(store, message(established("old"), "m1"))
+    await deliver(store, message(established("new", sequence=2), "m2"), seconds=1)
+    last = {event.workflow_id: event for event in told(store, ElementChanged)}
+    assert last["wf_old"].reason == "superseded by cmd_new"
+    assert last["wf_old"].next_visit_at is None
+    assert last["wf_old"].version == last["wf_new"].version == 2
+
+
 async def test_an_element_that_the_answer_leaves_out_is_unknown() -> None:
     store = MemoryStore()
     await deliver(store, message(established(elements=("wordpress.status", "wordpress.title")), "m1"))
@@ -225,5 +235,5 @@ async def test_any_order_and_repetition_in_any_batches_ends_the_same_and_pays_ea
     paid = {event.command_id for event in told(store, ElementVerified)}
     assert paid == {f"cmd_{n}" for n in (1, 2, 3, 4, 5)} | {f"cmd_x{n}" for n in (1, 2, 3)}
     assert len(debts) == len(paid)
-    versions = [(event.resource, event.version) for event in told(store, ElementChanged)]
+    versions = [(event.workflow_id, event.resource, event.version) for event in told(store, ElementChanged)]
     assert len(versions) == len(set(versions))

@@ -48,6 +48,8 @@ def main() -> int:
     summary = run_seeds(arguments.first, arguments.seeds, _progress)
     for result in summary.failed[: arguments.show]:
         _show(result, arguments.lines)
+    for result in summary.failed[arguments.show :]:
+        print(f"seed {result.seed} FAILED: {result.violation}")
     print(f"\nends: {dict(summary.ends.most_common())}")
     print(f"checks: {dict(summary.checks.most_common())}")
     _coverage(summary, "operation", operation.TABLE)

@@ -101,6 +101,8 @@ class SimulatedBackground:
         target = WorldTarget(self._world, Connection(tenant=tenant, system=system))
         finished = await self._perform(target, job)
         engine = self._world.engine
+        if engine.chance(self._world.faults.slow_worker):
+            await Sleep(12.0 * engine.random.random())  # a busy process: what it saw grows old in its hands
         self._jobs.put(
             FinishedMessage(
                 id=job_id(job),

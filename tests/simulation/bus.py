@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -29,6 +29,8 @@ class BusFaults:
     lost_ack: float = 0.0
     delay: float = 0.0
     delay_seconds: float = 0.0
+    slow: dict[str, float] = field(default_factory=dict)
+    """Consumers whose messages may take up to so many seconds."""
     reorder: bool = False
     small_batches: bool = True
 
@@ -141,7 +143,10 @@ class FakeBus:
 
     def _offer(self, consumer: ConsumerState, entry: Entry) -> None:
         faults = self.faults
-        if self.engine.chance(faults.delay):
+        slow = faults.slow.get(consumer.consumer.durable)
+        if slow is not None and self.engine.chance(0.5):
+            self.engine.call_later(slow * self.engine.random.random(), lambda: ready(consumer, entry))
+        elif self.engine.chance(faults.delay):
             self.engine.call_later(faults.delay_seconds * self.engine.random.random(), lambda: ready(consumer, entry))
         else:
             ready(consumer, entry)

@@ -10,7 +10,7 @@ from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.governance import FreezeScope, GovernanceEntry
 from trueup_common.contracts.topology import STREAMS, command_subject, event_subject, grant_subject
 
-from tests.simulation.engine import Engine
+from tests.simulation.engine import Engine, Process
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -49,13 +49,14 @@ def draw(engine: Engine, plane: Plane) -> Profile:
     bus.delay = some(0.5, 0.5)
     bus.delay_seconds = 0.2 if pick() < 0.5 else 12.0 * pick()
     bus.reorder = pick() < 0.5
+    bus.slow = {name: engine.between(2.0, 45.0) for name in plane.bus.consumers if pick() < 0.08}
     for database in plane.databases.values():
         database.faults.busy = some(0.3, 0.1)
         database.faults.lost_commit = some(0.3, 0.1)
     world.refused = some(0.3, 0.4)
-    world.lost_request = some(0.4, 0.4)
-    world.lost_answer = some(0.5, 0.6)
-    world.late = some(0.4, 0.4)
+    world.lost_request = some(0.4, 0.5)
+    world.lost_answer = some(0.5, 0.8)
+    world.late = some(0.5, 0.9)
     world.rate_limited = some(0.3, 0.4)
     world.unavailable = some(0.3, 0.5)
     world.permanent = some(0.2, 0.3)
@@ -66,6 +67,7 @@ def draw(engine: Engine, plane: Plane) -> Profile:
     world.lag_seconds = 3.0 * pick()
     world.slow_seconds = 0.05 if pick() < 0.6 else 3.0 * pick()
     world.rewrite = some(0.4, 1.0)
+    world.slow_worker = some(0.25, 0.7)
     world.vandal = some(0.3, 1.0)
     profile.crash_point = some(0.3, 0.02)
     profile.ack_wait_seconds = (30.0, 2.0, 6.0)[engine.below(3)]
@@ -81,6 +83,8 @@ def draw(engine: Engine, plane: Plane) -> Profile:
         ("stale", 0.1, 6.0),
         ("poison", 0.1, 8.0),
         ("stall", 0.15, 8.0),
+        ("outage", 0.2, 8.0),
+        ("database_down", 0.2, 6.0),
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
@@ -126,6 +130,21 @@ class Strokes:
         for process in self.plane.processes:
             process.paused_until = max(process.paused_until, self.engine.now + seconds)
         self.engine.note(f"STALL for {seconds:.1f} s")
+
+    def outage(self) -> None:
+        """All replicas of one service are gone for a while."""
+        service = self._any().service
+        seconds = self.engine.between(2.0, 25.0)
+        for process in self.plane.processes:
+            if process.service == service:
+                self.plane.crash(process, seconds)
+
+    def database_down(self) -> None:
+        """One service cannot reach its database."""
+        databases = list(self.plane.databases.values())
+        database = databases[self.engine.below(len(databases))]
+        database.down_until = self.engine.now + self.engine.between(0.5, 15.0)
+        self.engine.note(f"DATABASE of {database.service} down")
 
     def bus_down(self) -> None:
         """The broker is away."""
@@ -194,5 +213,5 @@ class Strokes:
         self.plane.poisons += 1
         self.plane.bus.store(message)
 
-    def _any(self) -> object:
+    def _any(self) -> Process:
         return self.plane.processes[self.engine.below(len(self.plane.processes))]

@@ -52,7 +52,7 @@ class Judge:
         """(operation, fence) → until when (real) the gateway granted it."""
         self.committed_sent: dict[tuple[str, int], Any] = {}
         self._chain: dict[str, tuple[int, str]] = {}
-        self._reported: dict[str, int] = {}
+        self._caused: dict[tuple[str, str], int] = {}
 
     # commits
 
@@ -141,6 +141,10 @@ class Judge:
         fault = verify([event], prev_hash=head, first_seq=event.seq)
         demand(fault is None, f"{event.workflow_id}: {fault}")
         self._chain[event.workflow_id] = (event.seq, event.hash)
+        if event.causation_id is not None:
+            commit = self.plane.databases["orchestrator"].commits_count
+            first = self._caused.setdefault((event.workflow_id, event.causation_id), commit)
+            demand(first == commit, f"{event.workflow_id}: {event.causation_id} was taken in twice")
         self.checks["history"] += 1
 
     def effect(self, change: Change) -> None:
@@ -234,7 +238,7 @@ class Judge:
         if len(orchestrator.tables["instance"].rows) < plane.accepted_count:
             return "a start is missing"
         for instance in orchestrator.tables["instance"].rows.values():
-            if instance.status not in INSTANCE_TERMINAL and instance.status is not InstanceStatus.HUMAN_TAKEOVER:
+            if instance.status not in INSTANCE_TERMINAL and not self._owned(instance):
                 return f"{instance.workflow_id} is {instance.status}"
         for row in plane.databases["adapters"].tables["effect"].rows.values():
             if row.status.value in ("SENT", "INTENT"):
@@ -242,9 +246,25 @@ class Judge:
         for name, database in plane.databases.items():
             if database.has_unsent():
                 return f"mail of {name} is not sent"
+        for name, resets in plane.compared.items():
+            if resets != plane.bus.resets:
+                return f"the relay of {name} has not compared the streams yet"
         if not plane.bus.idle():
             return "messages are on their way"
         return None
+
+    def _owned(self, instance: Any) -> bool:
+        """True where a person has the case: taken over, or what it still has to verify has drifted."""
+        if instance.status is InstanceStatus.HUMAN_TAKEOVER:
+            return True
+        elements = self.plane.databases["reconciler"].tables["element"].rows.values()
+        drifted = {
+            (row.command_id, row.resource, row.element)
+            for row in elements
+            if row.obligation_id is not None and row.workflow_id == instance.workflow_id
+        }
+        owed = {(item["command_id"], item["resource"], item["element"]) for item in instance.owed}
+        return instance.status is InstanceStatus.VERIFYING and owed <= drifted
 
     def final(self) -> None:
         """What must hold once everything came to rest."""

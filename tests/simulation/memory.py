@@ -1,7 +1,7 @@
 """Tables in memory with the transactions of a database: atomic commit, compare-and-set, unique keys, skipped locks.
 
-Reads see what is committed when they run (and the transaction's own writes), as READ COMMITTED does. Writers that meet
-are told apart at commit: the first wins, the other gets StoreBusy and repeats, as after a lock wait.
+Reads see what is committed when they run (and the transaction's own writes), as READ COMMITTED does. A writer locks
+its rows until the end; a second one gets StoreBusy and repeats, which is what it would do after the wait.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class MemoryDatabase:
         self.tables = {table.name: table for table in tables}
         self.faults = StoreFaults()
         self.inbox: set[tuple[str, str]] = set()
+        self.claims: dict[tuple[str, str], MemoryTransaction] = {}
         self.outbox: dict[int, Mail] = {}
         self.outbox_locks: dict[int, MemoryTransaction] = {}
         self.quarantined: dict[str, tuple[Message, str]] = {}
@@ -116,6 +117,7 @@ class MemoryDatabase:
         self.advisory: dict[Any, MemoryTransaction] = {}
         self.observers: list[Callable[[MemoryDatabase, list[Change]], None]] = []
         self.poison: set[str] = set()
+        self.down_until = 0.0
         self._mail_number = 0
 
     def rows(self, table: str) -> list[Any]:
@@ -163,7 +165,7 @@ class MemoryTransaction:
         self._locked: list[tuple[dict[Any, Any], Any]] = []
 
     async def __aenter__(self) -> Any:
-        if self.engine.chance(self.database.faults.busy):
+        if self.engine.now < self.database.down_until or self.engine.chance(self.database.faults.busy):
             raise StoreBusy("simulated: no connection")
         return self
 
@@ -173,8 +175,8 @@ class MemoryTransaction:
             return
         try:
             await STEP
-            if self.engine.chance(self.database.faults.busy):
-                raise StoreBusy("simulated: serialization failure")
+            if self.engine.now < self.database.down_until or self.engine.chance(self.database.faults.busy):
+                raise StoreBusy("simulated: connection lost")
             self._commit()
         finally:
             self._release()
@@ -190,9 +192,13 @@ class MemoryTransaction:
         """Inbox and the moment."""
         await STEP
         moment = Moment(business=self.engine.business(), real=self.engine.real())
-        inbox = self.database.inbox
+        inbox, claims = self.database.inbox, self.database.claims
         fresh = [item for item in message_ids if (consumer, item) not in inbox]
-        self._claimed += [(consumer, item) for item in fresh]
+        for item in fresh:
+            if claims.get((consumer, item), self) is not self:
+                raise StoreBusy("simulated: another replica is claiming")
+            self._lock(claims, (consumer, item))
+            self._claimed.append((consumer, item))
         return moment, frozenset(fresh)
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
@@ -432,6 +438,10 @@ class MemoryTransaction:
         return False
 
     def _write(self, table: Table[Any], key: Key, row: Any, base: Any) -> None:
+        """A write locks its row until the end. Who meets a lock is told at once what a wait would tell it."""
+        if table.locks.get(key, self) is not self:
+            raise StoreBusy(f"simulated: {table.name} {key} is locked")
+        self._lock(table.locks, key)
         self._written.setdefault(table.name, {})[key] = row
         self._base.setdefault((table.name, key), base)
 

@@ -138,6 +138,7 @@ class Plane:
         self.judge = Judge(self)
         for database in self.databases.values():
             database.observers.append(self.judge.committed)
+            database.stream_marks = {name: (state.created, 0) for name, state in self.bus.streams.items()}
         self.world.on_transmit = self.judge.transmitted
         self.world.on_effect = self.judge.happened
         self.bus.listeners.append(self._core)
@@ -147,6 +148,8 @@ class Plane:
         self.watches: dict[str, SimulatedGovernance] = {}
         self.acceptors: dict[str, tuple[Acceptor, SimulatedPublisher]] = {}
         self.beat_ears: dict[str, Callable[[Any], None]] = {}
+        self.compared: dict[str, int] = {}
+        """How many resets of streams each relay has looked for."""
         self.crash_point = 0.0
         self.poisons = 0
         self.processes: list[Process] = []
@@ -183,13 +186,13 @@ class Plane:
 
     # strokes
 
-    def crash(self, process: Process) -> None:
+    def crash(self, process: Process, seconds: float | None = None) -> None:
         """A process dies and comes back after a while."""
         if not process.alive or process is self.clients:
             return
         process.down()
         self.engine.note(f"DOWN {process.name}")
-        pause = 0.05 if self.healed else self.engine.between(0.05, 6.0)
+        pause = seconds if seconds is not None else 0.05 if self.healed else self.engine.between(0.05, 6.0)
 
         def up() -> None:
             if not process.alive:
@@ -262,7 +265,7 @@ class Plane:
                 name=name, store=store, tick=tick, publisher=publisher, crash=crash, interval_seconds=seconds
             )
             process.spawn(self._ticking(due, store.database), name)
-        process.spawn(self._relaying(Relay(store, publisher, self.bus), store.database, publisher), "relay")
+        process.spawn(self._relaying(process, Relay(store, publisher, self.bus), publisher), "relay")
         return store, publisher
 
     async def _ticking(self, due: DueLoop[Any], database: MemoryDatabase) -> None:
@@ -282,18 +285,20 @@ class Plane:
                 pause = min(pause * 1.7, IDLE_SECONDS_MAX)
             await Sleep(0.01 if sent else pause * self.engine.between(0.7, 1.3))
 
-    async def _relaying(self, relay: Relay, database: MemoryDatabase, publisher: SimulatedPublisher) -> None:
+    async def _relaying(self, process: Process, relay: Relay, publisher: SimulatedPublisher) -> None:
         """What Relay.run does, without its clock; sleeps while there is nothing to mark, to send or to compare."""
-        checked = 0
+        database = self.databases[process.service]
+        self.compared[process.name] = 0
         while True:
-            if not (publisher.confirmed or database.has_unsent() or checked != self.bus.resets):
+            current = self.compared[process.name] == self.bus.resets
+            if current and not publisher.confirmed and not database.has_unsent():
                 await Sleep(IDLE_SECONDS_MAX, database.mail_signal)
                 continue
             await Sleep(0.5)
             resets = self.bus.resets
             await relay.once()
             if relay._ticks % STREAM_CHECK_TICKS == 0 and self.bus.connected:
-                checked = resets
+                self.compared[process.name] = resets
 
     def _governance(self, process: Process) -> SimulatedGovernance:
         watch = self.watches[process.name] = SimulatedGovernance(self, process)

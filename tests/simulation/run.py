@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from trueup_adapters.core import effect
 from trueup_common.contracts.canonical import digest, fingerprint
-from trueup_gateway.core.acceptance import Accepted, Replayed, Submission
+from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
 from trueup_gateway.core.refusal import Refused
 from trueup_orchestrator.core import operation
 
@@ -91,19 +91,22 @@ class Client:
         self.engine = plane.engine
         self.request = request
         self.answers: list[str] = []
+        self.asked = 0
 
     async def run(self) -> None:
         """Ask, and ask again."""
         await Sleep(self.request.at)
         for _ in range(self.request.repeats):
             command_id = await self._ask()
-            self.answers.append(command_id)
-            if len(set(self.answers)) != 1:
+            if command_id is not None:
+                self.answers.append(command_id)
+            if len(set(self.answers)) > 1:
                 raise Violation(f"one key was answered with {sorted(set(self.answers))}")
             await Sleep(self.engine.between(0.0, 6.0))
 
-    async def _ask(self) -> str:
+    async def _ask(self) -> str | None:
         tries = 0
+        self.asked += 1
         while True:
             gateways = [p for p in self.plane.processes if p.service == "gateway" and p.alive]
             if gateways:
@@ -118,20 +121,20 @@ class Client:
                 if isinstance(verdict, Replayed):
                     return verdict.edge.command_id
                 if isinstance(verdict, Refused) and verdict.problem.slug not in ("unavailable", "idempotency-in-flight"):
-                    return f"refused {verdict.problem.slug}"
+                    return None  # every check applies to repetitions too
             tries += 1
             await Sleep(self.engine.between(0.1, 1.0))
 
     def _submission(self, process: Process, tries: int) -> Submission:
         request = self.request
-        salt = f"{self.engine.seed:x}-{request.number}-{len(self.answers)}-{tries}"
+        salt = f"{self.engine.seed:x}-{request.number}-{self.asked}-{tries}"
         payload = {"text": request.text}
         target = {"system": request.declaration.system, "resource": request.resource, "expected_version": None}
         return Submission(
             tenant=request.tenant,
             key=f"key-{request.number}",
             fingerprint=fingerprint(request.declaration.type, target, payload),
-            identity=None,
+            identity=identity_of(request.declaration, target, payload),
             capability_id=f"cap_{request.tenant}_{request.declaration.type}",
             command_type=request.declaration.type,
             declaration=request.declaration,
@@ -170,7 +173,7 @@ def _requests(engine: Engine, chaos_seconds: float) -> list[Request]:
                 tenant=TENANTS[engine.below(4) // 3],
                 declaration=DECLARATIONS[engine.below(len(DECLARATIONS))],
                 resource=f"thing-{engine.below(3)}",
-                text=f"text {number}",
+                text=f"text {engine.below(COMMANDS_MAX)}",
                 at=engine.between(0.0, chaos_seconds * 0.7),
                 repeats=1 if engine.chance(0.7) else 2,
             )
@@ -226,6 +229,7 @@ class Run:
                 plane.lift(entry)
         for database in plane.databases.values():
             database.faults = StoreFaults()
+            database.down_until = 0.0
         for process in plane.processes:
             process.paused_until = 0.0
         self.engine.note("HEALED")

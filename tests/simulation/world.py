@@ -82,7 +82,7 @@ DECLARATIONS: Final = (
         manual_policy="look into the mailbox",
         reconciliation="person",
     ),
-    _declaration("beta.charge", EffectClass.RETRYABLE, Findability.BUSINESS_KEY),
+    _declaration("beta.charge", EffectClass.RETRYABLE, Findability.BUSINESS_KEY, identity=("/payload/text",)),
 )
 BY_TYPE: Final = {declaration.type: declaration for declaration in DECLARATIONS}
 
@@ -106,6 +106,8 @@ class WorldFaults:
     lag: float = 0.0
     lag_seconds: float = 0.0
     slow_seconds: float = 0.0
+    slow_worker: float = 0.0
+    """What an adapter saw reaches its ledger late."""
     rewrite: float = 0.0
     vandal: float = 0.0
     """Somebody else changes the value."""
@@ -237,19 +239,22 @@ class WorldTarget:
         if engine.chance(faults.lost_request):
             await Sleep(left())
             return unknown("timeout")
-        if engine.chance(faults.late):
-            span = call.timeout_seconds + call.declaration.late_window_seconds - 0.1
-            engine.call_at(started + span * engine.random.random(), lambda: world.execute(call, visible_by))
+        # From here on the world acts by itself, whatever becomes of the process that asked.
+        late = engine.chance(faults.late)
+        span = call.timeout_seconds + call.declaration.late_window_seconds - 0.1
+        delay = span if late else min(span, 0.004 + faults.slow_seconds * engine.random.random())
+        box: list[Effect] = []
+        engine.call_later(delay * engine.random.random(), lambda: box.append(world.execute(call, visible_by)))
+        await Sleep(min(left(), delay))
+        if not box or (engine.now > started + call.timeout_seconds and engine.chance(0.5)):
             await Sleep(left())
             return unknown("timeout")
-        await Sleep(min(left(), 0.005 + faults.slow_seconds * engine.random.random() ** 2))
-        effect = world.execute(call, visible_by)
         if engine.chance(faults.lost_answer):
             if engine.chance(0.5):
                 await Sleep(left())
                 return unknown("timeout")
             return unknown("connection_reset")
-        return await self._answer(call, effect)
+        return await self._answer(call, box[0])
 
     async def _answer(self, call: Call, effect: Effect) -> Outcome:
         observations: tuple[Observation, ...] = ()

@@ -61,11 +61,10 @@ class FinishedDelivery:
 
 
 class FinishedQueue:
-    """The source of the second loop."""
+    """The source of one system's second loop."""
 
-    name = "adapters-outcomes"
-
-    def __init__(self) -> None:
+    def __init__(self, system: str) -> None:
+        self.name = f"adapters-{system}-outcomes"
         self._waiting: deque[FinishedMessage] = deque()
         self._arrived = asyncio.Event()
 
@@ -140,13 +139,13 @@ class Execution:
     def __init__(
         self,
         lines: Mapping[tuple[str, str], Line],
-        finished: FinishedQueue,
+        finished: Mapping[str, FinishedQueue],
         store: Store[AdaptersTransaction],
         crash: CrashPoints,
         worker: str,
     ) -> None:
         self.lines = dict(lines)
-        self.finished = finished
+        self.finished = dict(finished)
         self.store = store
         self.crash = crash
         self.worker = worker
@@ -169,12 +168,11 @@ class Execution:
                 result = Looked(job, await self._find(job, line))
             case ProbeJob():
                 result = Probed(job, await self._probe(job, line))
-        self.crash.reach("adapters.performed")
         self._hand_over(job, result)
 
     def _hand_over(self, job: Job, result: Finished) -> None:
         tenant, system = tenant_and_system(job)
-        self.finished.put(
+        self.finished[system].put(
             FinishedMessage(
                 id=job_id(job),
                 type=type(result).__name__,
@@ -213,7 +211,7 @@ class Execution:
         timeout_seconds = line.timeout_seconds(job.declaration.timeout_seconds)
         transmission = Transmission(job, monotonic, timeout_seconds)
         self._transmissions[job.attempt.attempt_id] = transmission
-        self.crash.reach("adapters.sending")
+        self.crash.reach(f"adapters-{job.row.system}.before_send")
         try:
             async with asyncio.timeout(transmission.stop_at_seconds - monotonic()) as limit:
 
@@ -224,7 +222,9 @@ class Execution:
                     transmission.stop_at_seconds = monotonic() + timeout_seconds
                     limit.reschedule(asyncio.get_running_loop().time() + timeout_seconds)
 
-                return await perform(transmission, line.target, timeout_seconds, progress)
+                outcome = await perform(transmission, line.target, timeout_seconds, progress)
+            self.crash.reach(f"adapters-{job.row.system}.target_acted")
+            return outcome
         except TimeoutError:
             return transmission.doubt("timeout")
         finally:
@@ -233,7 +233,7 @@ class Execution:
     async def _progress(self, job: SendJob, cursor: dict[str, Any]) -> None:
         """A cursor that could not be stored stops the attempt: nobody could resume from it."""
         try:
-            await keep_progress(self.store, job, cursor, FinishedQueue.name)
+            await keep_progress(self.store, job, cursor, self.finished[job.row.system].name)
         except StoreBusy as busy:
             raise LeaseLost from busy
 

@@ -40,6 +40,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.observation import Finding
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import FindVerdict, ReceiptStatus
 from trueup_common.contracts.task import ExecuteTask, FindTask, Found, Observed, ProbeTask, Receipt
 from trueup_common.contracts.topology import event_subject
@@ -142,7 +143,7 @@ def _outgoing(
             tenant=tenant,
             source=f"adapter.{system}",
             time=at,
-            data=body.__pydantic_serializer__.to_json(body),
+            data=json_bytes(body),
             traceparent=follows.traceparent if follows is not None else cause,  # type: ignore[arg-type]
             causation_id=follows.id if follows is not None else None,
         )
@@ -166,7 +167,7 @@ def found_message(
 ) -> Outgoing:
     """The answer to a find task."""
     operation = task.operation
-    found = Found.model_construct(
+    found = Found.trusted(
         find_id=task.find_id,
         settlement_id=task.settlement_id,
         command_id=operation.command_id,
@@ -293,6 +294,7 @@ class TaskHandler:
                 last_attempt_id=row.attempt_id,
                 answer_attempt_id=task.attempt_id,
                 answer_fence=task.fence,
+                begun_at=now,
                 final=_is_final(row, now),
             )
             row = batch.put(raise_fence(row, task.fence, now))
@@ -391,6 +393,7 @@ class TaskHandler:
             last_attempt_id=last_attempt_id,
             answer_attempt_id=answer_attempt_id,
             answer_fence=answer_fence,
+            begun_at=now,
             final=final,
         )
         self._look(batch, message, row, look, task)
@@ -441,14 +444,17 @@ class OutcomeHandler:
         """Nothing follows a receipt here."""
 
     async def _load(self, tx: AdaptersTransaction, batch: _Batch, finished: Sequence[Finished]) -> None:
-        """Rows as the jobs knew them, which the save checks; read again where somebody moved them, or several jobs."""
+        """Rows of attempts as they were committed: folding an attempt always moves its row, so the save checks them.
+
+        Whatever a look says is judged by the row as it stands now, and so is what somebody else moved.
+        """
         known: dict[str, EffectRow] = {}
         again: set[str] = set()
         for item in finished:
             if isinstance(item, Probed):
                 continue
             row = item.job.row
-            if row.command_id in known or row.command_id in self._moved:
+            if isinstance(item, Looked) or row.command_id in known or row.command_id in self._moved:
                 again.add(row.command_id)
             known[row.command_id] = row
         batch.load(row for command_id, row in known.items() if command_id not in again)
@@ -551,13 +557,13 @@ class Scan:
             await tx.save(Changes(moved=tuple(moved)))
         overdue = {row.command_id for row in due}
         for row in moved:
-            self._look(row, final=True)
+            self._look(row, moment.real, final=True)
         for row in begun:
             if row.command_id not in overdue:
-                self._look(row, final=False)
+                self._look(row, moment.real, final=False)
         return ()
 
-    def _look(self, row: EffectRow, *, final: bool) -> None:
+    def _look(self, row: EffectRow, begun_at: datetime, *, final: bool) -> None:
         declaration = self.declarations.declaration(row.operation.declaration_sha256)
         if declaration is None:
             self.unknown_declarations.add(row.operation.declaration_sha256)
@@ -570,6 +576,7 @@ class Scan:
             last_attempt_id=row.attempt_id,
             answer_attempt_id=attempt_id,
             answer_fence=fence,
+            begun_at=begun_at,
             final=final,
         )
         self.background.start(LookJob(row, look, declaration, None, row.traceparent))

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ async def build(context: Context) -> Parts:
         raise SystemExit(f"trueup adapters: {error}") from None
     worker = f"{settings.instance}#{new_id('msg')[-8:]}"
     store = sql_store(context.database)
-    finished = FinishedQueue()
+    finished = {system: FinishedQueue(system) for system in adapters}
     execution = Execution(lines, finished, store, context.crash, worker)
     authority = GrantAuthority(keys, context.governance)
     scan = Scan(declarations=context.catalog, background=execution, process=settings.instance, worker=worker)
@@ -99,9 +99,11 @@ async def build(context: Context) -> Parts:
         )
         for system in adapters
     ]
-    outcomes: Loop[SqlAdaptersTransaction] = Loop(source=finished, handler=OutcomeHandler(), **common)
+    outcomes: list[Loop[SqlAdaptersTransaction]] = [
+        Loop(source=queue, handler=OutcomeHandler(), **common) for queue in finished.values()
+    ]
     return Parts(
-        loops=[*loops, outcomes],
+        loops=[*loops, *outcomes],
         timers=[_scan_loop(context, store, scan)],
         background=[lambda: _beat(context, execution, adapters), lambda: _drain(context, execution, outcomes)],
         ready=[
@@ -138,16 +140,17 @@ async def _beat(context: Context, execution: Execution, adapters: Mapping[str, A
             await asyncio.wait_for(context.stop.wait(), BEAT_SECONDS)
 
 
-async def _drain(context: Context, execution: Execution, outcomes: Loop[SqlAdaptersTransaction]) -> None:
+async def _drain(context: Context, execution: Execution, outcomes: Sequence[Loop[SqlAdaptersTransaction]]) -> None:
     """On the way out: let running attempts end and put what they came to into the ledger, within a bound."""
     await context.stop.wait()
     until = monotonic() + DRAIN_SECONDS
-    while execution.jobs_count and monotonic() < until:
+    is_over = False
+    while not is_over:
+        is_over = not execution.jobs_count or monotonic() >= until
         await execution.idle(0.2)
-        if batch := execution.finished.take(BATCH_MAX):
-            await outcomes.process(batch)
-    if batch := execution.finished.take(BATCH_MAX):
-        await outcomes.process(batch)
+        for loop, queue in zip(outcomes, execution.finished.values(), strict=True):
+            while batch := queue.take(BATCH_MAX):
+                await loop.process(batch)
 
 
 def main() -> None:

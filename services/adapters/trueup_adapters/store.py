@@ -45,7 +45,10 @@ class AdaptersTransaction(Transaction, Protocol):
         ...
 
 
-_EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_version")
+_FIXED: Final = frozenset(
+    "tenant system workflow_id command_type idempotency_key payload_sha256 operation created_at".split()
+)
+_EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_version", fixed=_FIXED)
 _ATTEMPTS: Final = Rows(ATTEMPT, AttemptRow, key=("attempt_id", "status"))
 
 

@@ -118,7 +118,7 @@ class Acceptor:
             log.warning("not accepted: store busy", extra={"reason": str(busy), "requests": len(batch)})
             _answer(batch, [_unavailable()] * len(batch))
             return []
-        except Exception as error:  # noqa: BLE001 - the boundary: one request must not take its neighbours with it
+        except Exception as error:
             if len(batch) == 1:
                 log.exception("not accepted")
                 batch[0].verdict.set_exception(error)
@@ -180,7 +180,10 @@ class Acceptor:
             accepted = [verdict for verdict in verdicts if isinstance(verdict, Accepted)]
             if accepted:
                 cases = [self._case(verdict, rows.moment, rules) for verdict in accepted]
-                outgoing = [_outgoing(case, verdict.submission, rows.moment) for case, verdict in zip(cases, accepted, strict=True)]
+                outgoing = [
+                    _outgoing(case, verdict.submission, rows.moment)
+                    for case, verdict in zip(cases, accepted, strict=True)
+                ]
                 await tx.save_cases(cases)
                 await tx.post(outgoing)
             self._crash.reach("gateway-accept.before_commit")
@@ -206,9 +209,7 @@ def still_permitted(rules: Rules, item: Submission, standing: Standing) -> bool:
     if decision.policy_sha256 == rules.policy_sha256 and unchanged:
         return True
     answer = rules.ask(
-        question_of(
-            decision, item.declaration, resource=item.resource, approved=decision.approval_id is not None
-        )
+        question_of(decision, item.declaration, resource=item.resource, approved=decision.approval_id is not None)
     )
     return answer.allowed and not answer.errors
 
@@ -253,5 +254,3 @@ def _in_flight() -> Refused:
 
 def _unavailable() -> Refused:
     return Refused("unavailable", "The gateway's store does not answer right now.", retry_after_seconds=1)
-
-

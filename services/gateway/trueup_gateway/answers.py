@@ -1,6 +1,7 @@
-"""Answers: requests that wait for the end of their command. The orchestrator's nudge ends a wait; polling is the fallback.
+"""Answers: requests that wait for the end of their command. A nudge ends a wait; polling is the fallback.
 
-A nudge is only a hint over core NATS; losing it costs time, never an answer.
+A nudge is only a hint over core NATS; losing it costs time, never an answer. What a nudge told is remembered for a
+while: who has heard the end of a command does not read an earlier state from the read model afterwards.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ log = logging.getLogger("trueup.gateway.answers")
 POLL_SECONDS: Final = 0.4
 POLL_COMMANDS_MAX: Final = 500
 WAITS_MAX: Final = 4000
+RECENT_MAX: Final = 500
 _ENDS: Final = frozenset(state.value for state in ANSWERED)
 
 
@@ -28,6 +30,7 @@ class AnswerBoard:
     def __init__(self, reads: GatewayReads) -> None:
         self._reads = reads
         self._waits: dict[str, list[asyncio.Future[dict[str, Any]]]] = {}
+        self._recent: dict[str, dict[str, Any]] = {}
 
     def expect(self, command_id: str) -> "asyncio.Future[dict[str, Any]] | None":
         """A future of the command's final journal row; None where too many wait already."""
@@ -54,9 +57,21 @@ class AnswerBoard:
         """End all waits for a command that is over."""
         if row["state"] not in _ENDS:
             return
+        self._recent[row["command_id"]] = row
+        if len(self._recent) > RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
         for future in self._waits.pop(row["command_id"], ()):
             if not future.done():
                 future.set_result(row)
+
+    def has_heard(self, command_id: str) -> bool:
+        """True where the end of this command was told here lately."""
+        return command_id in self._recent
+
+    def newest(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row of the read model, or what was told since."""
+        heard = self._recent.get(row["command_id"])
+        return heard if heard is not None and heard["state_version"] > row["state_version"] else row
 
     async def poll(self, stop: asyncio.Event) -> None:
         """Look into the read model for everything that is waited for, until `stop`."""

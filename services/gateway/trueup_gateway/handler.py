@@ -1,4 +1,4 @@
-"""The gateway's worker: mints grants for proposed tasks, and projects what the other services tell into the read model."""
+"""The gateway's worker: mints grants for proposed tasks, and projects the other services' events into the views."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -46,9 +46,7 @@ class GrantHandler:
         self._catalog = catalog
         self._keys = keys
 
-    async def handle(
-        self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]
-    ) -> Sequence[Outgoing]:
+    async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Decide on every proposed task of the batch by the rows of this transaction."""
         requests = [(message, _read(message)) for message in messages]
         rules = await self._rules.at(tx, await tx.epoch())
@@ -64,7 +62,7 @@ class GrantHandler:
             outgoing.append(self._answer(message, request, found, moment))
         return outgoing
 
-    def _facts(
+    def _facts(  # noqa: PLR0917 - the rows that one decision rests on
         self,
         request: GrantRequest,
         mandate: MandateRow | None,
@@ -92,7 +90,9 @@ class GrantHandler:
             epoch=rules.epoch,
         )
 
-    def _answer(self, message: Message, request: GrantRequest, found: GrantClaims | Refusal, moment: Moment) -> Outgoing:
+    def _answer(
+        self, message: Message, request: GrantRequest, found: GrantClaims | Refusal, moment: Moment
+    ) -> Outgoing:
         task = request.task
         operation = task.operation
         if isinstance(found, Refusal):
@@ -127,9 +127,7 @@ class GrantHandler:
         """Nothing is left to do after the commit."""
 
 
-def _outgoing(
-    cause: Message, moment: Moment, *, message_id: str, kind: str, subject: str, data: bytes
-) -> Outgoing:
+def _outgoing(cause: Message, moment: Moment, *, message_id: str, kind: str, subject: str, data: bytes) -> Outgoing:
     return Outgoing(
         Message(
             id=message_id,
@@ -154,9 +152,7 @@ class ViewHandler:
         self._changed = changed
         self._latest: list[CaseChanged] = []
 
-    async def handle(
-        self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]
-    ) -> Sequence[Outgoing]:
+    async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Project one batch."""
         cases: list[CaseChanged] = []
         elements: list[ElementChanged] = []

@@ -76,7 +76,7 @@ def _errors_of(text: str) -> list[str]:
         problems.append(f"@id is used twice: {', '.join(doubled)}")
     result = cedarpy.validate_policies(text, _SCHEMA)
     if not result.validation_passed:
-        problems.extend(str(error)[:300] for error in result.errors or ["does not fit the schema"])
+        problems.extend([str(error)[:300] for error in result.errors] or ["does not fit the schema"])
     return problems
 
 

@@ -151,7 +151,11 @@ class GatewayTransaction(SqlTransaction):
     # Acceptance
 
     async def accept_rows(
-        self, capability_ids: Sequence[str], tenants: Sequence[str], keys: Sequence[str], identities: Sequence[str | None]
+        self,
+        capability_ids: Sequence[str],
+        tenants: Sequence[str],
+        keys: Sequence[str],
+        identities: Sequence[str | None],
     ) -> AcceptRows:
         """Lock the capabilities of a batch, then read what its keys and identities stand for."""
         records = await self.connection.fetch(_LOCK_CAPABILITIES, sorted(set(capability_ids)), LOCK_TIMEOUT)
@@ -404,7 +408,9 @@ class GatewayReads:
             )
         return [row["row"] for row in rows]
 
-    async def commands(self, reader: Reader, page: Page, state: str | None, command_type: str | None) -> list[CommandView]:
+    async def commands(
+        self, reader: Reader, page: Page, state: str | None, command_type: str | None
+    ) -> list[CommandView]:
         """A page of commands, newest first."""
         async with self._connection() as connection:
             return await COMMANDS.select(
@@ -582,5 +588,3 @@ class GatewayReads:
 
 def _before(page: Page) -> tuple[datetime | None, str | None]:
     return page.before if page.before is not None else (None, None)
-
-

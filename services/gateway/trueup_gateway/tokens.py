@@ -104,7 +104,12 @@ class SigningKey:
         """The public JWK."""
         value = self.key.as_dict(private=False)
         return {
-            "kty": value["kty"], "crv": value["crv"], "x": value["x"], "kid": self.kid, "alg": ALGORITHM, "use": "sig",
+            "kty": value["kty"],
+            "crv": value["crv"],
+            "x": value["x"],
+            "kid": self.kid,
+            "alg": ALGORITHM,
+            "use": "sig",
         }
 
     def sign(self, token_type: str, claims: dict[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 import logging
 
-from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from trueup_common.contracts.task import Beat
 from trueup_common.contracts.topology import CONSUMERS, beat_subject
-from trueup_common.runtime.bus import ConsumerSource
+from trueup_common.runtime.bus import ConsumerSource, CoreMessage
 from trueup_common.runtime.db import SqlStore
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.service import Context, Parts, run_service
@@ -61,7 +60,7 @@ async def build(context: Context) -> Parts:
 
     renewals = due("orchestrator-beats", "beats", 3600)
 
-    async def heard(raw: Msg) -> None:
+    async def heard(raw: CoreMessage) -> None:
         try:
             beat = Beat.model_validate_json(raw.data)
         except ValidationError:

@@ -77,8 +77,28 @@ class OrchestratorTransaction(Transaction, Protocol):
         ...
 
 
-_INSTANCES: Final = Rows(INSTANCE, InstanceRow, key=("workflow_id",), version="state_version")
-_OPERATIONS: Final = Rows(OPERATION, JournalRow, key=("command_id",), version="state_version")
+_INSTANCES: Final = Rows(
+    INSTANCE,
+    InstanceRow,
+    key=("workflow_id",),
+    version="state_version",
+    fixed=frozenset(
+        "saga_id tenant definition version sha256 object_type object_id subject mandate parent_id revision created_at "
+        "correlation_id trace_id".split()
+    ),
+)
+_OPERATIONS: Final = Rows(
+    OPERATION,
+    JournalRow,
+    key=("command_id",),
+    version="state_version",
+    fixed=frozenset(
+        "tenant workflow_id saga_id step_id generation execution_id supersedes decision_id capability_id mandate_id "
+        "command_type declaration_sha256 effect_class risk target_system target_resource expected_version payload "
+        "payload_sha256 idempotency_key request_fingerprint created_at deadline_at correlation_id trace_id "
+        "traceparent reply_to compensation_command".split()
+    ),
+)
 _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
 _HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
 
@@ -98,7 +118,7 @@ WITH pair AS MATERIALIZED (
 SELECT t, s, locked,
   (SELECT count(*) FROM operation WHERE tenant = t AND target_system = s AND lease_expires_at IS NOT NULL) AS in_flight,
   (SELECT count(*) FROM (
-     SELECT 1 FROM operation WHERE tenant = t AND target_system = s AND {READY} LIMIT 1000) AS some) AS queued
+     SELECT 1 FROM operation WHERE tenant = t AND target_system = s AND {READY} LIMIT 1000) AS part) AS queued
 FROM pair
 """
 _READY: Final = f"""

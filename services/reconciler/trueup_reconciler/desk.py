@@ -41,6 +41,7 @@ class Desk:
         self._stored_obligations: dict[str, ObligationRow] = {}
         self._paces: tuple[PaceRow, ...] = ()
         self._seen: set[ElementKey] = set()
+        self._displaced: list[ElementRow] = []
         self._outgoing: list[Outgoing] = []
 
     def load_settlements(self, rows: Iterable[SettlementRow]) -> None:
@@ -79,6 +80,8 @@ class Desk:
         if turned.changed:
             self.elements[key] = row
             self._seen.add(key)
+        if turned.displaced is not None:
+            self._displaced.append(turned.displaced)
         for paid in turned.paid:
             event = ElementVerified(
                 command_id=paid.command_id,
@@ -116,6 +119,7 @@ class Desk:
         for row in (*elements.new, *elements.moved):
             if (row.object_key, row.element) in self._seen:
                 self._tell(row)
+                self._tell_displaced(row)
         return Changes(
             settlements=_moved(self.settlements, self._stored_settlements),
             elements=elements,
@@ -159,6 +163,14 @@ class Desk:
         message_id = f"{obligation.obligation_id}:{obligation.version}"
         self.send(message_id, event, event_subject(SERVICE, "exception", row.tenant), row.tenant, row.traceparent)
 
+    def _tell_displaced(self, owner: ElementRow) -> None:
+        """Cases that no longer own the element hear of it under the same version, so that none shows an old truth."""
+        for row in self._displaced:
+            same = (row.object_key, row.element) == (owner.object_key, owner.element)
+            if same and row.workflow_id != owner.workflow_id:
+                reason = f"superseded by {owner.command_id}"
+                self._tell(row.evolve(state_version=owner.state_version, reason=reason, next_visit_at=None))
+
     def _tell(self, row: ElementRow) -> None:
         event = ElementChanged(
             tenant=row.tenant,
@@ -179,7 +191,7 @@ class Desk:
             observed_version=row.observed_version,
             next_visit_at=row.next_visit_at,
         )
-        message_id = derived_id("msg", "element", row.object_key, row.element, row.state_version)
+        message_id = derived_id("msg", "element", row.object_key, row.element, row.workflow_id, row.state_version)
         self.send(message_id, event, event_subject(SERVICE, "element", row.tenant), row.tenant, row.traceparent)
 
 

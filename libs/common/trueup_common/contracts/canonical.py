@@ -18,9 +18,15 @@ def _is_plain(value: Any) -> bool:
     if kind is int:
         return bool(-_SAFE_INTEGER <= value <= _SAFE_INTEGER)
     if kind is dict:
-        return all(type(key) is str and key.isascii() and _is_plain(item) for key, item in value.items())
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or (type(item) is not str and not _is_plain(item)):
+                return False
+        return True
     if kind is list or kind is tuple:
-        return all(_is_plain(item) for item in value)
+        for item in value:  # noqa: SIM110 - every hash of the plane passes here, a generator doubles the cost
+            if type(item) is not str and not _is_plain(item):
+                return False
+        return True
     return False
 
 

@@ -62,9 +62,7 @@ def append(
         "prev_hash": prev_hash,
     }
     chained = _hash(fields)
-    return HistoryEvent.model_construct(
-        **{**fields, "occurred_at": occurred_at, "recorded_at": recorded_at}, hash=chained
-    )
+    return HistoryEvent.trusted(**{**fields, "occurred_at": occurred_at, "recorded_at": recorded_at}, hash=chained)
 
 
 def verify(events: Iterable[HistoryEvent], *, prev_hash: str = GENESIS, first_seq: int = 1) -> str | None:

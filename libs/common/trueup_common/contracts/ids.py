@@ -4,11 +4,14 @@ New ids are random and are made only at the edge, where something enters the sys
 follows from something else is derived (UUIDv5), so that a retry derives the same id again.
 """
 
+import hashlib
 import re
 import uuid
 from typing import Final
 
 _NAMESPACE: Final = uuid.UUID("6f0c2b0e-3f4e-5c55-9a4c-0d6f5a1c7e11")
+
+_NAMESPACE_BYTES: Final = _NAMESPACE.bytes
 
 TENANT_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 SYSTEM_PATTERN: Final = r"^[a-z][a-z0-9-]{0,30}$"
@@ -32,7 +35,10 @@ def derived_id(prefix: str, *parts: str | int) -> str:
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
     name = "\x1f".join(str(part) for part in parts)
-    return f"{prefix}_{uuid.uuid5(_NAMESPACE, name).hex}"
+    raw = bytearray(hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).digest()[:16])
+    raw[6] = raw[6] & 0x0F | 0x50  # version 5
+    raw[8] = raw[8] & 0x3F | 0x80  # the variant of RFC 9562
+    return f"{prefix}_{raw.hex()}"
 
 
 def command_id(workflow_id: str, step_id: str, generation: int) -> str:

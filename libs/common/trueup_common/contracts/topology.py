@@ -42,7 +42,7 @@ class Consumer:
     stream: str
     service: str
     filters: tuple[str, ...]
-    ack_wait_seconds: int = 30
+    ack_wait_seconds: int = 6
     max_ack_pending: int = 4000
 
 

@@ -17,6 +17,7 @@ import nats.js.errors
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
 from trueup_common.contracts.envelope import (
@@ -155,7 +156,7 @@ class ConsumerSource:
         self.credit = credit
         self.missing = False
         self.broken: Callable[[Msg, EnvelopeBroken], Awaitable[None]] | None = None
-        self._queue: asyncio.Queue[Msg] = asyncio.Queue()
+        self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._owed = 0
         self._heard_at = 0.0
         self._inbox = ""
@@ -168,6 +169,7 @@ class ConsumerSource:
             }
         )
         self._watch: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
         self._repull = asyncio.Event()
 
     @property
@@ -178,16 +180,24 @@ class ConsumerSource:
     async def start(self) -> None:
         """Subscribe and ask for messages."""
         self._inbox = self.bus.client.new_inbox()
-        await self.bus.client.subscribe(
+        self._subscription = await self.bus.client.subscribe(
             self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=256 * 1024 * 1024
         )
         self._watch = asyncio.create_task(self._keep_pulling(), name=f"pull {self.name}")
         self._repull.set()
 
     async def stop(self) -> None:
-        """Ask for nothing more; what is queued is handed back by expiry."""
+        """Ask for nothing more, hand back what is queued, and end a fetch that waits."""
         if self._watch:
             self._watch.cancel()
+        with contextlib.suppress(nats.errors.Error, OSError):
+            if self._subscription is not None:
+                await self._subscription.unsubscribe()
+            while not self._queue.empty():
+                raw = self._queue.get_nowait()
+                if raw is not None:
+                    await self.bus.client.publish(raw.reply, b"-NAK")
+        self._queue.put_nowait(None)
 
     async def _arrived(self, raw: Msg) -> None:
         self._heard_at = asyncio.get_running_loop().time()
@@ -244,6 +254,8 @@ class ConsumerSource:
             raws.append(self._queue.get_nowait())
         batch: list[BusDelivery] = []
         for raw in raws:
+            if raw is None:  # stopped
+                break
             try:
                 batch.append(BusDelivery(raw, message_of(raw.subject, raw.headers, raw.data)))
             except EnvelopeBroken as error:

@@ -6,13 +6,20 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 from sqlalchemy import Table
 
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.runtime.ports import VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def _document(rows: Iterable[BaseModel]) -> str:
-    return "[" + ",".join(row.model_dump_json() for row in rows) + "]"
+def _document(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
+    """One JSON parameter for many rows. Columns without a value are left out: the recordset fills them with NULL."""
+    return json_bytes(
+        [
+            {name: value for name in columns if (value := values[name]) is not None}
+            for values in (row.__dict__ for row in rows)
+        ]
+    ).decode()
 
 
 class Rows(Generic[M]):
@@ -21,7 +28,16 @@ class Rows(Generic[M]):
     Rows are always written in key order, so that two batches cannot deadlock on them.
     """
 
-    def __init__(self, table: Table, model: type[M], *, key: tuple[str, ...], version: str | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        model: type[M],
+        *,
+        key: tuple[str, ...],
+        version: str | None = None,
+        fixed: frozenset[str] = frozenset(),
+    ) -> None:
+        """`version` is the compare-and-set column; `fixed` names columns that no update ever writes."""
         self.table = table
         self.model = model
         self.key = key
@@ -34,7 +50,7 @@ class Rows(Generic[M]):
         order = ", ".join(f'r."{column}"' for column in key)
         same = " AND ".join(f't."{column}" = r."{column}"' for column in key)
         conflict = ", ".join(f'"{column}"' for column in key)
-        changes = ", ".join(f'"{column}" = r."{column}"' for column in rest)
+        changes = ", ".join(f'"{column}" = r."{column}"' for column in rest if column not in fixed)
         excluded = ", ".join(f'"{column}" = excluded."{column}"' for column in rest)
         source = f"json_populate_recordset(NULL::{name}, $1::text::json) AS r"
         chosen = ", ".join(f'r."{column}"' for column in columns)
@@ -48,6 +64,8 @@ class Rows(Generic[M]):
             f"ON CONFLICT ({conflict}) DO UPDATE SET {excluded}{newer}"
         )
         self._select = f"SELECT {listed} FROM {name}"
+        self._columns = columns
+        self._changing = [column for column in columns if column not in fixed]
 
     def key_of(self, row: M) -> tuple[Any, ...]:
         """The key of a row."""
@@ -56,20 +74,20 @@ class Rows(Generic[M]):
     async def insert(self, connection: Any, rows: Sequence[M]) -> None:
         """Insert rows; an existing key raises asyncpg.UniqueViolationError."""
         if rows:
-            await connection.execute(self._insert, _document(rows))
+            await connection.execute(self._insert, _document(rows, self._columns))
 
     async def insert_new(self, connection: Any, rows: Sequence[M]) -> set[tuple[Any, ...]]:
         """Insert what is not there yet (under any unique constraint); answers the keys that were inserted."""
         if not rows:
             return set()
-        return {tuple(record) for record in await connection.fetch(self._insert_new, _document(rows))}
+        return {tuple(record) for record in await connection.fetch(self._insert_new, _document(rows, self._columns))}
 
     async def update(self, connection: Any, rows: Sequence[M]) -> None:
         """Compare-and-set: each row's version must be the stored one plus 1. Raises VersionConflict otherwise."""
         if not rows:
             return
         ordered = sorted(rows, key=self.key_of)
-        status: str = await connection.execute(self._update, _document(ordered))
+        status: str = await connection.execute(self._update, _document(ordered, self._changing))
         changed = int(status.rsplit(" ", 1)[1])
         if changed != len(rows):
             raise VersionConflict(f"{self.table.name}: {len(rows) - changed} of {len(rows)} rows moved first")
@@ -77,7 +95,7 @@ class Rows(Generic[M]):
     async def upsert(self, connection: Any, rows: Sequence[M]) -> None:
         """Insert or replace; with a version column an older row never replaces a newer one. Keys must be distinct."""
         if rows:
-            await connection.execute(self._upsert, _document(rows))
+            await connection.execute(self._upsert, _document(rows, self._columns))
 
     async def get(self, connection: Any, column: str, values: Sequence[Any]) -> list[M]:
         """All rows whose column has one of the values."""

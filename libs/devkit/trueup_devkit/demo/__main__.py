@@ -66,8 +66,10 @@ def _run(demo: Demo, folder: Path) -> int:
         demo.watch()
         demo.collect()
     except ToldError as error:
+        demo.count()
         failure: str | None = str(error)
     else:
+        demo.count()
         tell_ending(teller, demo.facts)
         failure = demo.facts.failure()
     if failure is None:

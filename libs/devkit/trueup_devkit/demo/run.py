@@ -15,7 +15,7 @@ from trueup_common.contracts.shape import rfc3339
 from trueup_common.runtime.clock import real_now
 from trueup_devkit import plane
 from trueup_devkit.demo.facts import Facts
-from trueup_devkit.demo.telling import Teller, entry_of, moment
+from trueup_devkit.demo.telling import Teller, entry_of, exception_entry, moment
 from trueup_devkit.demo.world import FAULTS, SYSTEM, World
 from trueup_devkit.gateway_client import Answer, GatewayClient
 from trueup_devkit.history_check import find_break
@@ -45,7 +45,8 @@ class Demo:
         self.facts = Facts()
         self._said: set[str] = set()
         self._killed: ProcessState | None = None
-        self._returned = False
+        self._restarted = self._returned = False
+        self._exceptions_told: set[tuple[str, str]] = set()
 
     # -- the plane ------------------------------------------------------------------------------------------------
 
@@ -83,6 +84,8 @@ class Demo:
 
     def authorize(self) -> str:
         """Token, decision, capability: each over HTTP, each told."""
+        self.operator = GatewayClient(self.gateway.url)
+        self.operator.token = self.operator.dev_token("operator:demo", TENANT, ["viewer"], [], 3600)
         agent = "agent:publisher"
         self.gateway.token = self.gateway.dev_token(agent, TENANT, ["agent"], [], 3600)
         self._tell("agent", f"POST /dev/token → access token for {agent} of tenant {TENANT}")
@@ -102,14 +105,16 @@ class Demo:
 
     def submit(self, capability: str) -> None:
         """Order the faults, then send the article as one command."""
+        article = load_article()
         for fault in FAULTS:
             self.world.order(fault)
         self._tell("demo", "ordered in the sandbox: lose the answer of the POST, then 503 to two look-ups")
+        self._tell("demo", f"the article: {article['title']!r}, {len(article['content'])} characters of HTML")
         self.command = {
             "idempotency_key": "article:0028:draft:v1",
             "command_type": COMMAND_TYPE,
             "target": {"system": SYSTEM, "resource": "post", "expected_version": None},
-            "payload": load_article(),
+            "payload": article,
             "deadline": rfc3339(real_now() + timedelta(minutes=DEADLINE_MINUTES)),
             "correlation_id": "demo",
         }
@@ -140,6 +145,7 @@ class Demo:
         follow(self.watched, self._look, FOLLOW_SECONDS, POLL_SECONDS)
 
     def _look(self, events: list[dict[str, Any]]) -> None:
+        self.facts.case, self.facts.command = self.watched.case, self.watched.command
         for request in self.world.new_faulty_requests():
             told = next((fault.told for fault in FAULTS if fault.fault == request["fault"]), request["fault"])
             self.teller.tell(moment(request["at"]), "FAULT", told)
@@ -147,13 +153,22 @@ class Demo:
             text = f"effect {effect['seq']}: {effect['kind']} {effect['object']} {effect['action']}"
             self.teller.tell(moment(effect["at"]), "world", f"{text} (the ground truth; the plane cannot see this)")
         for event in events:
-            entry = entry_of(event)
-            self.teller.tell(entry.at, entry.who, entry.text)
+            self.teller.add(entry_of(event))
+        self._look_at_exceptions()
         state = str(self.watched.command.get("state"))
         if self._killed is None and state in UNDECIDED:
             self._kill(state)
         elif self._killed is not None and not self._returned:
             self._note_return(self._killed)
+
+    def _look_at_exceptions(self) -> None:
+        found = [item for status in ("open", "closed") for item in self.operator.items("/v1/exceptions", status=status)]
+        self.facts.exceptions = [item for item in found if item.get("workflow_id") == self.facts.workflow_id]
+        for item in self.facts.exceptions:
+            for status in ("open", str(item["status"])):  # it may have been opened and closed between two looks
+                if (item["exception_id"], status) not in self._exceptions_told:
+                    self._exceptions_told.add((item["exception_id"], status))
+                    self.teller.add(exception_entry({**item, "status": status}))
 
     def _kill(self, state: str) -> None:
         victim = self._process(VICTIM)
@@ -166,9 +181,14 @@ class Demo:
 
     def _note_return(self, killed: ProcessState) -> None:
         victim = self._process(VICTIM)
-        if victim is not None and victim.ready and victim.restarts > killed.restarts and victim.pid != killed.pid:
+        if victim is None or victim.pid in (0, killed.pid) or victim.restarts <= killed.restarts:
+            return
+        if not self._restarted:
+            self._restarted = True
+            self._tell("supervisor", f"saw the {VICTIM} end and started it again (pid {victim.pid})")
+        if victim.ready:
             self._returned = True
-            self._tell("supervisor", f"the {VICTIM} is back (pid {victim.pid}) and goes on from its rows")
+            self._tell("supervisor", f"the {VICTIM} is back and goes on from its rows")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -176,29 +196,30 @@ class Demo:
         """Everything that the summary says, asked from the system itself."""
         facts = self.facts
         self.repeat("the agent asks once more after the end")
-        operator = GatewayClient(self.gateway.url)
-        operator.token = operator.dev_token("operator:demo", TENANT, ["viewer"], [], 3600)
-        facts.case, facts.command = self.watched.case, self.watched.command
-        _until(lambda: self._views_caught_up(operator))
-        facts.events = list(operator.history(facts.workflow_id))
+        _until(self._views_caught_up)
+        facts.events = list(self.operator.history(facts.workflow_id))
         facts.history_broken = find_break(facts.events, facts.workflow_id, TENANT)
-        facts.effects = self.world.effects()
         facts.posts = self.world.posts_of(self.accepted["command_id"], TENANT)
-        state = self.plan.folder.read_state()
-        facts.restarts = sum(process.restarts for process in state.processes) if state else 0
-        facts.faults = {**self.world.faults_met(), "sigkill": self._deaths()}
 
-    def _views_caught_up(self, operator: GatewayClient) -> bool:
+    def count(self) -> None:
+        """The numbers of the last line, as far as there is anybody to ask."""
+        state = self.plan.folder.read_state()
+        self.facts.restarts = sum(process.restarts for process in state.processes) if state else 0
+        deaths = self._deaths()
+        self.facts.faults = {"sigkill": deaths} if deaths else {}
+        if state is not None and state.sandbox_url and self.plan.folder.is_running():
+            with contextlib.suppress(ToldError):
+                world = World(state.sandbox_url)
+                self.facts.effects = world.effects()
+                self.facts.faults = {**world.faults_met(), **self.facts.faults}
+
+    def _views_caught_up(self) -> bool:
         """Elements and exceptions reach the gateway on their own ways, a moment after the case itself."""
+        self._look(self.watched.look())
         facts = self.facts
-        self.watched.look()
-        facts.case, facts.command = self.watched.case, self.watched.command
-        found = [item for status in ("open", "closed") for item in operator.items("/v1/exceptions", status=status)]
-        facts.exceptions = [item for item in found if item.get("workflow_id") == facts.workflow_id]
         healthy = [element.get("phase") == "HEALTHY" for element in facts.case.get("vector") or []]
-        return facts.status != "CLOSED" or bool(
-            healthy and all(healthy) and facts.exceptions and not facts.open_exceptions()
-        )
+        seen = healthy and all(healthy) and facts.exceptions and not facts.open_exceptions()
+        return facts.status != "CLOSED" or bool(seen)
 
     def _deaths(self) -> int:
         """Processes that the supervisor saw ending by SIGKILL."""

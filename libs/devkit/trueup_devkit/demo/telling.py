@@ -47,9 +47,12 @@ class Teller:
 
     def tell(self, at: datetime, who: str, text: str) -> None:
         """Print one line and keep it."""
-        entry = Entry(at, who, text)
+        self.add(Entry(at, who, text))
+
+    def add(self, entry: Entry) -> None:
+        """The same for an entry that is already made."""
         self.entries.append(entry)
-        self.console.print(self._line(entry))
+        self._print(entry)
 
     def say(self, text: str = "", style: str = "") -> None:
         """A line outside the timeline."""
@@ -60,19 +63,28 @@ class Teller:
         self.console.print()
         self.console.print(Text(f"== {text} ==", style="bold"))
 
-    def _line(self, entry: Entry) -> Text:
+    def _print(self, entry: Entry) -> None:
         seconds = (entry.at - self.started_at).total_seconds()
         style = _STYLES.get(entry.who, "")
-        return Text.assemble(
-            (f"{seconds:8.2f} s  ", "dim"),
-            (f"{entry.who:<13} ", style or "green"),
-            (entry.text, style if entry.who == "FAULT" else ""),
+        parts = (
+            Text(f"{seconds:8.2f} s ", "dim"),
+            Text(f"{entry.who:<12}", style or "green"),
+            Text(entry.text, style if entry.who == "FAULT" else ""),
         )
+        if not self.console.is_terminal:
+            self.console.print(Text(" ").join(parts))  # one line each, whatever its length
+            return
+        line = Table.grid(padding=(0, 1))
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_column()
+        line.add_row(*parts)
+        self.console.print(line)
 
     def timeline(self) -> None:
         """All lines again, in the order in which things happened."""
         for entry in sorted(self.entries, key=lambda entry: entry.at):
-            self.console.print(self._line(entry))
+            self._print(entry)
 
     def table(self, names: Sequence[str], items: Sequence[dict[str, Any]]) -> None:
         """A table of short values, or that there are none; times are those of the timeline."""
@@ -174,7 +186,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "TaskDispatched": _dispatched,
     "ReceiptReceived": _receipt,
     "OlderReceiptReceived": lambda payload: "keeps as evidence an older receipt: " + _receipt(payload),
-    "SettlementStarted": lambda payload: "the reconciler goes and looks; meanwhile nothing is sent",
+    "SettlementStarted": lambda payload: "waits for the reconciler, which goes and looks; meanwhile nothing is sent",
     "SettlementFinished": _settled,
     "ElementVerified": _verified,
     "DispatchPaused": _dispatch_paused,
@@ -183,6 +195,16 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "RetryFellDue": lambda payload: "the wait before the next attempt is over",
 }
+
+
+def exception_entry(item: dict[str, Any]) -> Entry:
+    """An exception as it was opened or closed."""
+    if item.get("status") == "closed":
+        text = f"exception {item.get('kind')} closed: {item.get('resolution_type')}"
+        return Entry(moment(item["closed_at"]), "planner", text)
+    text = f"exception {item.get('kind')} ({item.get('failure_class')}) opened, owner {item.get('owner')}"
+    minutes = (moment(item["deadline_at"]) - moment(item["opened_at"])).total_seconds() / 60
+    return Entry(moment(item["opened_at"]), "planner", f"{text}, to be settled within {minutes:g} minutes")
 
 
 _ELEMENT = ("element", "desired", "recorded", "observed", "verdict", "phase")

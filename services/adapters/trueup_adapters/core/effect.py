@@ -159,7 +159,8 @@ class AttemptRow(ForwardContract):
     ended_at: Instant
     found: bool = False
     late: bool = False
-    receipt: Receipt
+    receipt: Receipt | None = None
+    """The whole receipt, except where the ledger row itself keeps it for ever (its own CONFIRMED)."""
 
 
 def standing(row: EffectRow | None) -> Standing:
@@ -187,7 +188,7 @@ def decide(row: EffectRow | None, fence: int, *, find: bool = False, decided: bo
 
 
 def _new(operation: Operation, fence: int, status: LedgerStatus, now: datetime) -> EffectRow:
-    return EffectRow.model_construct(
+    return EffectRow.trusted(
         command_id=operation.command_id,
         tenant=operation.tenant,
         system=operation.target.system,
@@ -197,7 +198,22 @@ def _new(operation: Operation, fence: int, status: LedgerStatus, now: datetime) 
         payload_sha256=operation.payload_sha256,
         operation=operation,
         status=status,
+        error_class=None,
         fence=fence,
+        attempt_id=None,
+        sent_fence=0,
+        sends_count=0,
+        worker=None,
+        grant_id=None,
+        decided_by=None,
+        send_by=None,
+        sent_at=None,
+        late_until=None,
+        look_at=None,
+        cursor=None,
+        receipt=None,
+        traceparent=None,
+        state_version=1,
         created_at=now,
         updated_at=now,
     )

@@ -63,6 +63,8 @@ class Look:
     last_attempt_id: str | None
     answer_attempt_id: str
     answer_fence: int
+    begun_at: datetime
+    """Before the first read. Absence counts from here: what the target did later, this look did not see."""
     final: bool = True
     """False while the last attempt may still answer for itself: then only what is found counts, not what is not."""
 
@@ -131,7 +133,7 @@ def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDecl
         reason = "older_fence_open"
     elif row.fence != look.fence or row.attempt_id != look.last_attempt_id:
         reason = "overtaken"
-    elif row.late_until is not None and now <= row.late_until:
+    elif row.late_until is not None and look.begun_at <= row.late_until:
         reason = "too_early"
     elif declaration.findability is Findability.NONE:
         reason = "not_findable"
@@ -188,7 +190,8 @@ def _evidence(
     found: bool = False,
     late: bool = False,
 ) -> AttemptRow:
-    return AttemptRow.model_construct(
+    kept_in_ledger = receipt.status is ReceiptStatus.CONFIRMED and not late
+    return AttemptRow.trusted(
         attempt_id=attempt_id,
         status=receipt.status.value,
         command_id=row.command_id,
@@ -202,7 +205,7 @@ def _evidence(
         ended_at=now,
         found=found,
         late=late,
-        receipt=receipt,
+        receipt=None if kept_in_ledger else receipt,
     )
 
 

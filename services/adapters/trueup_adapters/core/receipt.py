@@ -86,7 +86,7 @@ def receipt_of_outcome(
     late_until: datetime | None = None,
 ) -> Receipt:
     """The receipt of one attempt's own answer (`sent_at` is None where nothing was sent)."""
-    return Receipt.model_construct(
+    return Receipt.trusted(
         command_id=operation.command_id,
         workflow_id=operation.workflow_id,
         tenant=operation.tenant,
@@ -107,6 +107,7 @@ def receipt_of_outcome(
         started_at=sent_at,
         sent_at=sent_at if outcome.status is not ReceiptStatus.NOT_SENT else None,
         ended_at=ended_at,
+        found=False,
         late_until=late_until if outcome.status is ReceiptStatus.UNKNOWN else None,
     )
 
@@ -123,7 +124,7 @@ def receipt_of_finding(
 ) -> Receipt:
     """The receipt of a look-up: CONFIRMED where the effect was found, else UNKNOWN. A look-up rejects nothing."""
     found = finding.verdict is FindVerdict.CONFIRMED
-    return Receipt.model_construct(
+    return Receipt.trusted(
         command_id=operation.command_id,
         workflow_id=operation.workflow_id,
         tenant=operation.tenant,
@@ -135,6 +136,8 @@ def receipt_of_finding(
         error_class=None if found else ErrorClass.UNKNOWN,
         error_code=None if found else f"looked_up_{finding.verdict.value.lower()}",
         error_detail=None if found else finding.reason,
+        external_status=None,
+        retry_after_seconds=None,
         external_resource_id=finding.external_resource_id,
         external_version=finding.external_version,
         result=finding.result if found else None,

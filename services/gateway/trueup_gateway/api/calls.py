@@ -1,4 +1,4 @@
-"""Changing calls under an Idempotency-Key: the first one acts, a repetition gets its answer, another body is refused."""
+"""Changing calls under an Idempotency-Key: the first acts, a repetition gets its answer, another body is refused."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

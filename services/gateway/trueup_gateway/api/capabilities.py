@@ -1,6 +1,6 @@
 """Capabilities: short-lived signed permissions under a decision, never wider than it."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 from starlette.requests import Request
@@ -13,11 +13,10 @@ from trueup_gateway.api.decisions import (
     Resource,
     RevocationAnswer,
     Text,
-    check_may_revoke,
-    revocation_row,
+    take_back,
 )
 from trueup_gateway.api.gateway import Gateway, gateway_of
-from trueup_gateway.api.http import Body, answer, caller_of, found, not_found, object_id, read_model
+from trueup_gateway.api.http import Body, answer, caller_of, not_found, object_id, read_model
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.core.capability import Bounds, Wanted, narrow
 from trueup_gateway.core.records import CapabilityRow, DecisionRow
@@ -127,23 +126,9 @@ async def revoke(request: Request) -> Response:
     wanted = await read_model(request, gateway, OptionalReason, optional=True)
     async with gateway.store.transaction() as tx:
         row = await tx.capability(capability_id)
-        if row is None or row.tenant != caller.tenant:
-            found(None)
-        assert row is not None
-        check_may_revoke(caller, row.subject)
-        if row.revoked_at is None:
-            now = (await tx.moment()).business
-            row = row.evolve(revoked_at=now, revoked_by=caller.subject, revocation_reason=wanted.reason)
-            await tx.revoke(await revocation_row(tx, "capability", capability_id, caller, wanted.reason, now))
+        revoked = await take_back(tx, caller, row, "capability", capability_id, wanted.reason)
     gateway.governance_changed()
-    body: dict[str, Any] = {
-        "id": capability_id,
-        "capability_id": capability_id,
-        "revoked_at": rfc3339(row.revoked_at),
-        "revoked_by": row.revoked_by,
-        "reason": row.revocation_reason,
-    }
-    return answer(body)
+    return answer(revoked)
 
 
 _ID: Final = path_parameter("capability_id", "The capability.", "cap_00000000000000000000000000000000")

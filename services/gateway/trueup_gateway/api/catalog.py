@@ -6,14 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_gateway.api.gateway import gateway_of
-from trueup_gateway.api.http import Body, answer, caller_of
+from trueup_gateway.api.http import Body, OpenBody, answer, caller_of
 from trueup_gateway.api.route import LeanRoute, route
 
 
-class CommandType(Body):
+class CommandType(OpenBody):
     """One declaration. `identity` are the pointers that make up the business identity."""
-
-    model_config = {"extra": "allow"}
 
     type: str
     system: str

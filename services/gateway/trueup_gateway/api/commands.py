@@ -1,4 +1,4 @@
-"""Commands: the one way for an effect into the plane. One request, or up to 500 at once; accepted once per business key."""
+"""Commands: the one way for an effect into the plane, one or up to 500 at once; accepted once per business key."""
 
 import asyncio
 from dataclasses import replace
@@ -10,12 +10,14 @@ from starlette.responses import Response
 
 from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
+from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED, OperationState
 from trueup_common.runtime.telemetry import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
     Item,
+    OpenBody,
     answer,
     caller_of,
     capability_of,
@@ -32,7 +34,17 @@ from trueup_gateway.api.http import (
     wait_seconds,
 )
 from trueup_gateway.api.problems import document, instance_of
-from trueup_gateway.api.route import BODY, KEY, PAGE, READ, LeanRoute, header_parameter, path_parameter, query_parameter, route
+from trueup_gateway.api.route import (
+    BODY,
+    KEY,
+    PAGE,
+    READ,
+    LeanRoute,
+    header_parameter,
+    path_parameter,
+    query_parameter,
+    route,
+)
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
 from trueup_gateway.core.capability import Request as Asked
@@ -99,10 +111,8 @@ class CommandAccepted(Body):
     links: Links
 
 
-class Attempt(Body):
+class Attempt(OpenBody):
     """One transmission."""
-
-    model_config = {"extra": "allow"}
 
     attempt_id: str
     fence: int
@@ -113,10 +123,8 @@ class Attempt(Body):
     external_status: str | None
 
 
-class CommandAnswer(Body):
+class CommandAnswer(OpenBody):
     """The whole journal row of a command with its receipt, observation and attempts."""
-
-    model_config = {"extra": "allow"}
 
     command_id: str
     workflow_id: str
@@ -147,10 +155,8 @@ class CommandList(Body):
     next_cursor: str | None
 
 
-class BatchResult(Body):
+class BatchResult(OpenBody):
     """What became of one command: the ids, or the members of its problem document."""
-
-    model_config = {"extra": "allow"}
 
     status: int
     idempotency_key: str
@@ -210,15 +216,7 @@ def submission_of(
         raise refused
     if declaration.system != target.system:
         raise forbidden("resource", "The command type does not belong to this system.")
-    if len(plain) > gateway.settings.payload_bytes_max:
-        raise Refused("too-large", f"The payload has more than {gateway.settings.payload_bytes_max} bytes.")
-    if declaration.expected_version == "required" and target.expected_version is None:
-        raise invalid([("/target/expected_version", "is required by this command type")])
-    if declaration.expected_version == "none" and target.expected_version is not None:
-        raise invalid([("/target/expected_version", "has no meaning for this command type")])
-    errors = gateway.payloads.errors(declaration, wanted.payload)
-    if errors:
-        raise invalid(errors)
+    _check_fit(gateway, declaration, wanted, len(plain))
     target_value = {"system": target.system, "resource": target.resource, "expected_version": target.expected_version}
     workflow_id = ids.new_id("wf")
     return Submission(
@@ -242,6 +240,19 @@ def submission_of(
         traceparent=traceparent,
         trace_id=trace_id_of(traceparent),
     )
+
+
+def _check_fit(gateway: Gateway, declaration: CommandDeclaration, wanted: CommandRequest, size_bytes: int) -> None:
+    """Raise Refused where a request does not fit what its type declares."""
+    if size_bytes > gateway.settings.payload_bytes_max:
+        raise Refused("too-large", f"The payload has more than {gateway.settings.payload_bytes_max} bytes.")
+    if declaration.expected_version == "required" and wanted.target.expected_version is None:
+        raise invalid([("/target/expected_version", "is required by this command type")])
+    if declaration.expected_version == "none" and wanted.target.expected_version is not None:
+        raise invalid([("/target/expected_version", "has no meaning for this command type")])
+    errors = gateway.payloads.errors(declaration, wanted.payload)
+    if errors:
+        raise invalid(errors)
 
 
 async def submit(request: Request) -> Response:
@@ -295,9 +306,11 @@ async def _answer(
         edge = verdict.edge
         names, state = (edge.command_id, edge.workflow_id, edge.saga_id), edge.state
     status, body = 202, _accepted_body(*names, state)
-    if isinstance(verdict, Replayed) and state in _ENDS:
+    if isinstance(verdict, Replayed) and (state in _ENDS or gateway.answers.has_heard(names[0])):
         row = await gateway.reads.command_row(Reader(submission.tenant), names[0])
-        status, body = 200, _row_body(row) if row is not None else body
+        row = gateway.answers.newest(row) if row is not None else None
+        if row is not None and row["state"] in _ENDS:
+            status, body = 200, _row_body(row)
     return answer(body, status, {**(headers or {}), **_replayed(verdict), "Location": _location(names[0])})
 
 
@@ -383,7 +396,7 @@ async def read(request: Request) -> Response:
     if row is None:
         found(None)
     assert row is not None
-    return answer(_row_body(row))
+    return answer(_row_body(gateway.answers.newest(row)))
 
 
 async def listed(request: Request) -> Response:
@@ -404,8 +417,16 @@ _EXAMPLE: Final = {
     "payload": {"title": "Hello", "content": "<p>Hello, world.</p>", "slug": "hello-0028"},
 }
 _CHECKED: Final = (
-    "tenant-invalid", "forbidden", "idempotency-key-missing", "idempotency-key-invalid", "idempotency-in-flight",
-    "identity-in-use", "idempotency-key-reused", "unknown-command-type", "unknown-system", *BODY,
+    "tenant-invalid",
+    "forbidden",
+    "idempotency-key-missing",
+    "idempotency-key-invalid",
+    "idempotency-in-flight",
+    "identity-in-use",
+    "idempotency-key-reused",
+    "unknown-command-type",
+    "unknown-system",
+    *BODY,
 )
 
 SUBMIT: Final = route(
@@ -423,7 +444,9 @@ SUBMIT: Final = route(
     parameters=(
         KEY,
         header_parameter("Prefer", "Wait for the end of the command, in seconds.", "wait=10"),
-        header_parameter("traceparent", "W3C trace context.", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        header_parameter(
+            "traceparent", "W3C trace context.", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ),
     ),
     problems=_CHECKED,
     security="capability",

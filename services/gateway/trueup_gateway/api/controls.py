@@ -199,8 +199,13 @@ _EXAMPLE: Final = {
     "expires_at": None,
 }
 _CHANGE: Final = (
-    "tenant-invalid", "forbidden", "idempotency-key-missing", "idempotency-key-invalid", "idempotency-in-flight",
-    "idempotency-key-reused", *BODY,
+    "tenant-invalid",
+    "forbidden",
+    "idempotency-key-missing",
+    "idempotency-key-invalid",
+    "idempotency-in-flight",
+    "idempotency-key-reused",
+    *BODY,
 )
 
 ROUTES: Final[list[LeanRoute]] = [

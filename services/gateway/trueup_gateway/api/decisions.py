@@ -12,12 +12,22 @@ from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.runtime.telemetry import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
-from trueup_gateway.api.http import Body, answer, caller_of, found, object_id, read_model, reader_of
+from trueup_gateway.api.http import (
+    Body,
+    OpenBody,
+    answer,
+    caller_of,
+    found,
+    not_found,
+    object_id,
+    read_model,
+    reader_of,
+)
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
 from trueup_gateway.core.policy import Question, judge
-from trueup_gateway.core.records import DecisionRow, RevocationRow
+from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
 from trueup_gateway.core.refusal import Refused, forbidden
 from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
 from trueup_gateway.store import GatewayTransaction
@@ -131,7 +141,7 @@ class RevocationRequest(Body):
     reason: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
-class RevocationAnswer(Body):
+class RevocationAnswer(OpenBody):
     """What was revoked."""
 
     id: str
@@ -169,9 +179,7 @@ async def create(request: Request) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
     wanted = await read_model(request, gateway, DecisionRequest)
-    declarations = declarations_of(
-        gateway, caller.tenant, list(wanted.action.command_types), wanted.resource.system
-    )
+    declarations = declarations_of(gateway, caller.tenant, list(wanted.action.command_types), wanted.resource.system)
     trace_id = trace_id_of(request.scope.get("trueup.traceparent"))
     async with gateway.store.transaction() as tx:
         row = await _decide(gateway, tx, caller, wanted, declarations, trace_id)
@@ -179,7 +187,7 @@ async def create(request: Request) -> Response:
     return answer(_answer(row), 201, {"Location": f"/v1/decisions/{row.decision_id}"})
 
 
-async def _decide(
+async def _decide(  # noqa: PLR0917 - everything that one decision rests on
     gateway: Gateway,
     tx: GatewayTransaction,
     caller: Caller,
@@ -270,8 +278,21 @@ async def read(request: Request) -> Response:
     row = found(await gateway.reads.decision(reader, object_id(request, "decision_id", "dec")))
     kept = row.model_dump(mode="json")
     names = (
-        "subject", "tenant", "roles", "agent_version", "purpose", "evidence", "risk_factors", "declarations",
-        "effect_class_max", "policy_errors", "trace_id", "created_at", "revoked_at", "revoked_by", "revocation_reason",
+        "subject",
+        "tenant",
+        "roles",
+        "agent_version",
+        "purpose",
+        "evidence",
+        "risk_factors",
+        "declarations",
+        "effect_class_max",
+        "policy_errors",
+        "trace_id",
+        "created_at",
+        "revoked_at",
+        "revoked_by",
+        "revocation_reason",
     )
     return answer(
         {
@@ -284,14 +305,6 @@ async def read(request: Request) -> Response:
     )
 
 
-def check_may_revoke(caller: Caller, subject: str) -> None:
-    """Raise Refused where a caller may not take back what was given to a subject."""
-    if roles.may(caller.roles, roles.REVOKE_TENANT):
-        return
-    if not (roles.may(caller.roles, roles.REVOKE_OWN) and caller.subject == subject):
-        raise forbidden("role", f"This needs one of the roles {roles.needed(roles.REVOKE_TENANT)}.")
-
-
 async def revoke(request: Request) -> Response:
     """Revoke a decision: every capability and mandate under it loses its authority at once."""
     gateway = gateway_of(request)
@@ -300,40 +313,41 @@ async def revoke(request: Request) -> Response:
     wanted = await read_model(request, gateway, RevocationRequest)
     async with gateway.store.transaction() as tx:
         row = await tx.decision(decision_id, lock=True)
-        if row is None or row.tenant != caller.tenant:
-            found(None)
-        assert row is not None
-        check_may_revoke(caller, row.subject)
-        if row.revoked_at is None:
-            now = (await tx.moment()).business
-            row = row.evolve(revoked_at=now, revoked_by=caller.subject, revocation_reason=wanted.reason)
-            await tx.revoke(await revocation_row(tx, "decision", decision_id, caller, wanted.reason, now))
+        revoked = await take_back(tx, caller, row, "decision", decision_id, wanted.reason)
     gateway.governance_changed()
-    return answer(
-        {
-            "id": decision_id,
-            "decision_id": decision_id,
-            "revoked_at": rfc3339(row.revoked_at),
-            "revoked_by": row.revoked_by,
-            "reason": row.revocation_reason,
-        }
-    )
+    return answer(revoked)
 
 
-async def revocation_row(
-    tx: GatewayTransaction, kind: str, object_name: str, caller: Caller, reason: str, now: datetime
-) -> RevocationRow:
-    """The entry that every service will watch."""
-    return RevocationRow(
-        kind=kind,
-        id=object_name,
-        tenant=caller.tenant,
-        reason=reason,
-        revoked_by=caller.subject,
-        revoked_at=now,
-        expires_at=now + timedelta(seconds=WATCHED_SECONDS),
-        epoch=await tx.next_epoch(),
-    )
+async def take_back(  # noqa: PLR0917 - one row and what is to be recorded about it
+    tx: GatewayTransaction,
+    caller: Caller,
+    row: DecisionRow | CapabilityRow | None,
+    kind: str,
+    object_name: str,
+    reason: str,
+) -> dict[str, Any]:
+    """Revoke a locked decision or capability once; a repetition answers with the first revocation. Raises Refused."""
+    if row is None or row.tenant != caller.tenant:
+        raise not_found()
+    if not roles.may(caller.roles, roles.REVOKE_TENANT) and not (
+        roles.may(caller.roles, roles.REVOKE_OWN) and caller.subject == row.subject
+    ):
+        raise forbidden("role", f"This needs one of the roles {roles.needed(roles.REVOKE_TENANT)}.")
+    at, by, why = row.revoked_at, row.revoked_by, row.revocation_reason
+    if at is None:
+        at, by, why = (await tx.moment()).business, caller.subject, reason
+        revocation = RevocationRow(
+            kind=kind,
+            id=object_name,
+            tenant=caller.tenant,
+            reason=reason,
+            revoked_by=caller.subject,
+            revoked_at=at,
+            expires_at=at + timedelta(seconds=WATCHED_SECONDS),
+            epoch=await tx.next_epoch(),
+        )
+        await tx.revoke(revocation)
+    return {"id": object_name, f"{kind}_id": object_name, "revoked_at": rfc3339(at), "revoked_by": by, "reason": why}
 
 
 _ID: Final = path_parameter("decision_id", "The decision.", "dec_00000000000000000000000000000000")

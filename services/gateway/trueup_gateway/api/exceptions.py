@@ -11,6 +11,7 @@ from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.api.http import (
     Body,
     Item,
+    OpenBody,
     answer,
     caller_of,
     found,
@@ -46,10 +47,8 @@ SUMMARY: Final[dict[str, tuple[str, ...]]] = {
 """Which kinds of open exceptions each number of the summary counts."""
 
 
-class ExceptionAnswer(Body):
+class ExceptionAnswer(OpenBody):
     """One exception with its failure envelope."""
-
-    model_config = {"extra": "allow"}
 
     exception_id: str
     kind: str
@@ -92,10 +91,8 @@ class ExceptionSummary(Body):
     oldest_age_seconds: float
 
 
-class DriftItem(Body):
+class DriftItem(OpenBody):
     """One element of the world that is not as it should be."""
-
-    model_config = {"extra": "allow"}
 
     element: str
     system: str
@@ -125,9 +122,7 @@ async def summary(request: Request) -> Response:
     caller = caller_of(request, gateway)
     require(caller, roles.READ_TENANT)
     counts, oldest = await gateway.reads.exception_counts(caller.tenant)
-    numbers: dict[str, Any] = {
-        name: sum(counts.get(str(kind), 0) for kind in kinds) for name, kinds in SUMMARY.items()
-    }
+    numbers: dict[str, Any] = {name: sum(counts.get(str(kind), 0) for kind in kinds) for name, kinds in SUMMARY.items()}
     return answer({**numbers, "open": sum(counts.values()), "oldest_age_seconds": round(oldest, 3)})
 
 

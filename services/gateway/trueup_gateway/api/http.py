@@ -1,4 +1,4 @@
-"""The edge of HTTP: who calls, which bytes are accepted, how answers and pages look. Every endpoint goes through here."""
+"""The edge of HTTP: who calls, which bytes are accepted, how answers and pages look. Every endpoint uses it."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ from trueup_gateway.core.refusal import Refused, forbidden, invalid, parameter, 
 from trueup_gateway.core.strict_json import Malformed, parse
 from trueup_gateway.payloads import pointer_of
 from trueup_gateway.store import Page, Reader
-from trueup_gateway.tokens import CapabilityClaims, Caller
+from trueup_gateway.tokens import Caller, CapabilityClaims
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 M = TypeVar("M", bound=BaseModel)
@@ -39,6 +39,12 @@ class Body(BaseModel):
     """Base of request bodies: closed to misspelt fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OpenBody(BaseModel):
+    """Base of answers that may grow: what is named here stays, more may come."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
 
 # Who is calling

@@ -59,7 +59,7 @@ async def read(request: Request) -> Response:
 
 
 async def change(request: Request) -> Response:
-    """Take a new policy set into force. It is validated first; running cases are judged by it from the next effect on."""
+    """Take a validated policy set into force; running cases are judged by it from their next effect on."""
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
     require(caller, roles.CHANGE_POLICY)
@@ -111,8 +111,13 @@ ROUTES: Final[list[LeanRoute]] = [
         example={"policies": DEFAULT_TEXT, "reason": "the default set again"},
         parameters=(KEY,),
         problems=(
-            "tenant-invalid", "forbidden", "idempotency-key-missing", "idempotency-key-invalid",
-            "idempotency-in-flight", "idempotency-key-reused", *BODY,
+            "tenant-invalid",
+            "forbidden",
+            "idempotency-key-missing",
+            "idempotency-key-invalid",
+            "idempotency-in-flight",
+            "idempotency-key-reused",
+            *BODY,
         ),
     ),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trueup_common.contracts.problems import PROBLEMS
@@ -33,7 +33,11 @@ Parameter = dict[str, Any]
 def path_parameter(name: str, description: str, example: str) -> Parameter:
     """A documented path parameter."""
     return {
-        "name": name, "in": "path", "required": True, "description": description, "schema": {"type": "string"},
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": description,
+        "schema": {"type": "string"},
         "example": example,
     }
 
@@ -41,7 +45,10 @@ def path_parameter(name: str, description: str, example: str) -> Parameter:
 def query_parameter(name: str, description: str, schema: dict[str, Any] | None = None) -> Parameter:
     """A documented query parameter."""
     return {
-        "name": name, "in": "query", "required": False, "description": description,
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
         "schema": schema or {"type": "string"},
     }
 
@@ -49,7 +56,11 @@ def query_parameter(name: str, description: str, schema: dict[str, Any] | None =
 def header_parameter(name: str, description: str, example: str, *, required: bool = False) -> Parameter:
     """A documented request header."""
     return {
-        "name": name, "in": "header", "required": required, "description": description, "schema": {"type": "string"},
+        "name": name,
+        "in": "header",
+        "required": required,
+        "description": description,
+        "schema": {"type": "string"},
         "example": example,
     }
 
@@ -138,14 +149,10 @@ def route(
         summary=summary,
         description=(endpoint.__doc__ or "").strip(),
         operation_id=f"{tag}_{_bare(endpoint)}",
-        response_class=_Unspecified if media_type != "application/json" else _Json,
+        response_class=_Unspecified if media_type != "application/json" else JSONResponse,
     )
     made.body_models = [body] if body is not None else []  # type: ignore[attr-defined]
     return made
-
-
-class _Json(Response):
-    media_type = "application/json"
 
 
 class _Unspecified(Response):

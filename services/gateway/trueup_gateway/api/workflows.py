@@ -13,6 +13,7 @@ from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
     Item,
+    OpenBody,
     answer,
     caller_of,
     found,
@@ -43,10 +44,8 @@ class ObjectNamed(Body):
     id: str
 
 
-class Step(Body):
+class Step(OpenBody):
     """One step of a case. `outcome` ∈ done, not_done, unknown; null while it is on its way."""
-
-    model_config = {"extra": "allow"}
 
     id: str
     state: str
@@ -56,10 +55,8 @@ class Step(Body):
     compensation_state: str
 
 
-class WorkflowAnswer(Body):
+class WorkflowAnswer(OpenBody):
     """A case as it stands."""
-
-    model_config = {"extra": "allow"}
 
     workflow_id: str
     saga_id: str
@@ -92,10 +89,8 @@ class WorkflowList(Body):
     next_cursor: str | None
 
 
-class EventAnswer(Body):
+class EventAnswer(OpenBody):
     """One fact of a case, chained by hash to the one before."""
-
-    model_config = {"extra": "allow"}
 
     seq: int
     event_id: str
@@ -172,8 +167,8 @@ async def history(request: Request) -> Response:
 
 
 async def stream(request: Request) -> Response:
-    """Follow a case: `event: state` with the whole case at each change, `event: history` with each fact (its `id` is the
-    sequence number, so `Last-Event-ID` continues), and `event: end` once it is over."""
+    """Follow a case: `event: state` with the whole case at each change, `event: history` with each fact, and
+    `event: end` once it is over. The `id` of a fact is its sequence number: `Last-Event-ID` continues there."""
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
     workflow_id = object_id(request, "workflow_id", "wf")

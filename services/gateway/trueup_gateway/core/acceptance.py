@@ -170,9 +170,7 @@ def _one(
     latest = known.now + timedelta(seconds=DEADLINE_SECONDS_MAX)
     deadline_at = submission.deadline_at or known.now + timedelta(seconds=DEADLINE_SECONDS)
     if deadline_at <= known.now:
-        return Refused(
-            "payload-invalid", "The deadline has passed.", errors=[("/deadline", "lies in the past")]
-        )
+        return Refused("payload-invalid", "The deadline has passed.", errors=[("/deadline", "lies in the past")])
     if uses.get(submission.capability_id, 0) >= standing.uses_left:
         return forbidden("uses", "The capability has no uses left.")
     return Accepted(submission, standing, min(deadline_at, latest))

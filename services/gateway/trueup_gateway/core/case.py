@@ -39,7 +39,9 @@ def grant_expiry(declaration: Any, real: datetime) -> datetime:
     return real + timedelta(seconds=seconds)
 
 
-def first_claims(accepted: Accepted, mandate: MandateRow, *, real: datetime, policy_sha256: str, epoch: int) -> GrantClaims:
+def first_claims(
+    accepted: Accepted, mandate: MandateRow, *, real: datetime, policy_sha256: str, epoch: int
+) -> GrantClaims:
     """The claims of the grant for the first attempt (fence 1)."""
     submission = accepted.submission
     return GrantClaims(

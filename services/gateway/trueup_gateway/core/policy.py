@@ -57,7 +57,9 @@ class Judgement:
     obligations: tuple[dict[str, Any], ...]
 
 
-def judge(question: Question, declarations: Sequence[CommandDeclaration], ask: Callable[[Question], Answer]) -> Judgement:
+def judge(
+    question: Question, declarations: Sequence[CommandDeclaration], ask: Callable[[Question], Answer]
+) -> Judgement:
     """The outcome of an intent over these command types; `question` gives everything but the type."""
     outcome = APPROVED
     policies: set[str] = set()

@@ -1,4 +1,4 @@
-"""Views: from events of the other services to rows that are read. Whole state with a version; an older one is ignored."""
+"""Views: from events of other services to rows that are read. Whole state with a version; older ones are ignored."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -161,12 +161,52 @@ def element_body(view: ElementView) -> dict[str, Any]:
     body = {
         name: dumped[name]
         for name in (
-            "element", "desired", "recorded", "observed", "verdict", "phase", "observed_at", "source",
-            "system", "resource", "command_id", "reason", "next_visit_at",
+            "element",
+            "desired",
+            "recorded",
+            "observed",
+            "verdict",
+            "phase",
+            "observed_at",
+            "source",
+            "system",
+            "resource",
+            "command_id",
+            "reason",
+            "next_visit_at",
         )
     }
     body["version"] = dumped["observed_version"]
     return body
+
+
+def receipt_elements(view: CaseView, row: JournalRow, elements: Sequence[ElementView]) -> list[dict[str, Any]]:
+    """Elements of a succeeded operation that the reconciler has not told of yet, as the journal has them."""
+    told = {(element.command_id, element.element) for element in elements}
+    owed = {(item["command_id"], item["element"]) for item in view.instance.owed}
+    if row.state is not OperationState.SUCCESS or not row.desired_state:
+        return []
+    recorded, observed = row.recorded_state or {}, row.observed_state or {}
+    return [
+        {
+            "element": name,
+            "desired": desired,
+            "recorded": recorded.get(name),
+            "observed": observed.get(name),
+            "verdict": "CONFIRMED" if name in observed else "UNKNOWN",
+            "phase": "CONVERGING" if (row.command_id, name) in owed else "HEALTHY",
+            "observed_at": row.completed_at.isoformat().replace("+00:00", "Z") if row.completed_at else None,
+            "source": "receipt",
+            "system": row.target_system,
+            "resource": row.target_resource,
+            "command_id": row.command_id,
+            "reason": None,
+            "next_visit_at": None,
+            "version": row.external_version,
+        }
+        for name, desired in row.desired_state.items()
+        if (row.command_id, name) not in told
+    ]
 
 
 def obligation_body(row: ObligationRow) -> dict[str, Any]:
@@ -208,15 +248,34 @@ def workflow_body(view: CaseView, operations: Sequence[JournalRow], elements: Se
         **{
             name: instance[name]
             for name in (
-                "workflow_id", "saga_id", "definition", "version", "sha256", "tenant", "status", "state_version",
-                "pivot", "stage", "parent_id", "revision", "created_at", "deadline_at", "closed_at",
-                "resolution_type", "correlation_id", "trace_id", "subject",
+                "workflow_id",
+                "saga_id",
+                "definition",
+                "version",
+                "sha256",
+                "tenant",
+                "status",
+                "state_version",
+                "pivot",
+                "stage",
+                "parent_id",
+                "revision",
+                "created_at",
+                "deadline_at",
+                "closed_at",
+                "resolution_type",
+                "correlation_id",
+                "trace_id",
+                "subject",
             )
         },
         "object": {"type": instance["object_type"], "id": instance["object_id"]},
         "steps": [step_body(row) for row in ordered],
         "wait": wait_body(view, ordered),
-        "vector": [element_body(element) for element in elements],
+        "vector": [
+            *(element_body(element) for element in elements),
+            *(body for row in ordered for body in receipt_elements(view, row, elements)),
+        ],
         "owed": instance["owed"],
         "obligations": [obligation_body(row) for row in view.obligations],
         "cost": {"attempts": sum(row.attempt_count for row in ordered), "transitions": instance["history_seq"]},

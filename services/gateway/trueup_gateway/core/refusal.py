@@ -1,4 +1,4 @@
-"""A refusal is a value with one meaning: a problem type of the contract, and the check that failed. It leaves no row."""
+"""A refusal has one meaning: a problem type of the contract, and the check that failed. It leaves no row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

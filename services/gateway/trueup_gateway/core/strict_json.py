@@ -1,7 +1,7 @@
 """Strict JSON: what two readers could understand differently is refused, and so is what no store can keep.
 
-Refused are: encodings other than UTF-8, duplicate keys, NaN and infinity (also `1e999`), integers beyond 2^53 (which two
-readers round differently), nesting deeper than 32, lone surrogates and NUL.
+Refused are: encodings other than UTF-8, duplicate keys, NaN and infinity (also `1e999`), integers beyond 2^53 (which
+two readers round differently), nesting deeper than 32, lone surrogates and NUL.
 """
 
 import json

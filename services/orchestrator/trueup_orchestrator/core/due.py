@@ -107,7 +107,7 @@ def fold_beat(fold: Fold, attempt: RunningAttempt, worker: str, at: datetime, de
         fold.move(Trigger.START, started_at=row.started_at or fold.moment.business)
         until = max(until, row.lease_expires_at or real)
     else:
-        fold.move(Trigger.BEAT, lease_acquired_at=real)
+        fold.move(Trigger.BEAT, lease_acquired_at=real, start_by=real)
     fold.set(lease_owner=worker, lease_expires_at=until, heartbeat_at=at)
 
 

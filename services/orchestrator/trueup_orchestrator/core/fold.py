@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.journal import JournalRow, ObligationRow
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
 from trueup_orchestrator.core.case import Case, Moment, Terms
 from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
@@ -26,6 +27,9 @@ _NO_LEASE: Final[dict[str, Any]] = {
 }
 _NO_ERROR: Final[dict[str, Any]] = {"error_class": None, "error_code": None, "error_detail": None}
 DETAIL_MAX: Final = 500
+
+Body = BaseModel | dict[str, Any]
+"""A message body: a contract, or its fields where it is built for every command (then its name is given)."""
 
 
 @dataclass(slots=True)
@@ -143,24 +147,24 @@ class Fold:
         self.notes[-1].payload["recovery"] = decided.value
         return decided
 
-    def send(self, body: BaseModel, *, message_id: str, subject: str, first: bool = False) -> None:
+    def send(self, body: Body, *, type_: str | None = None, message_id: str, subject: str, first: bool = False) -> None:
         """Send with the commit."""
-        item = Outgoing(self.envelope(body, message_id, subject))
+        item = Outgoing(self.envelope(body, message_id, subject, type_))
         if first:
             self.outgoing.insert(0, item)
         else:
             self.outgoing.append(item)
 
-    def envelope(self, body: BaseModel, message_id: str, subject: str) -> Message:
+    def envelope(self, body: Body, message_id: str, subject: str, type_: str | None = None) -> Message:
         """A message about this case."""
         return Message(
             id=message_id,
-            type=type(body).__name__,
+            type=type_ or type(body).__name__,
             subject=subject,
             tenant=self.operation.tenant,
             source=SOURCE,
             time=self.moment.real,
-            data=body.model_dump_json().encode(),
+            data=json_bytes(body),
             traceparent=self.operation.traceparent,
             causation_id=self.notes[-1].causation_id if self.notes else None,
         )

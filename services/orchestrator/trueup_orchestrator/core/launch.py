@@ -35,10 +35,10 @@ class AcceptanceGrant:
 
 def operation_of(row: JournalRow) -> Operation:
     """The unchanging part of a task."""
-    target = Target.model_construct(
+    target = Target.trusted(
         system=row.target_system, resource=row.target_resource, expected_version=row.expected_version
     )
-    return Operation.model_construct(
+    return Operation.trusted(
         command_id=row.command_id,
         workflow_id=row.workflow_id,
         tenant=row.tenant,
@@ -147,7 +147,7 @@ def dispatch(
     granted = bool(
         grant and grant.token and fence == 1 and grant.expires_at is not None and grant.expires_at >= ends_by
     )
-    task = ExecuteTask.model_construct(
+    task = ExecuteTask.trusted(
         operation=operation_of(row),
         fence=fence,
         attempt_id=attempt_id(row.command_id, fence),
@@ -155,6 +155,8 @@ def dispatch(
         lease_expires_at=ends_by + timedelta(seconds=fold.terms.lease_margin_seconds),
         deadline_at=row.deadline_at,
         grant=grant.token if granted and grant else "",
+        decided_by=None,
+        min_epoch=0,
     )
     taken: dict[str, Any] = {
         **dispatched(row, fence),
@@ -177,7 +179,7 @@ def dispatch(
         )
         return True
     fold.set(**taken, proposed=True, wake_at=None, next_retry_at=None)
-    request = GrantRequest.model_construct(mandate=Mandate.model_validate(fold.instance.mandate), task=task)
+    request = GrantRequest(mandate=Mandate.model_validate(fold.instance.mandate), task=task)
     fold.send(request, message_id=f"{task.attempt_id}:proposed", subject=grant_subject(row.tenant), first=True)
     return True
 

@@ -121,11 +121,17 @@ def _durable(fold: Fold, obligations_moved: bool) -> bool:
 def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
     """The whole case to the gateway, and the answer to the replica whose client waits."""
     instance, row = fold.instance, fold.operation
-    body = CaseChanged.model_construct(
-        instance=instance, operations=(row,), obligations=tuple(fold.obligations.values()), history=history
-    )
+    body = {
+        "instance": instance,
+        "operations": (row,),
+        "obligations": list(fold.obligations.values()),
+        "history": history,
+    }
     message = fold.envelope(
-        body, f"{instance.workflow_id}:{instance.state_version}", event_subject(SOURCE, "case", row.tenant)
+        body,
+        f"{instance.workflow_id}:{instance.state_version}",
+        event_subject(SOURCE, "case", row.tenant),
+        CaseChanged.__name__,
     )
     fold.outgoing.append(
         Outgoing(
@@ -137,14 +143,13 @@ def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
     )
     newly = row.state in ANSWERED and (fold.created or fold.before.operation.state not in ANSWERED)
     if newly and row.reply_to is not None:
-        answer = CaseAnswered.model_construct(instance=instance, operation=row)
-        fold.outgoing.append(
-            Outgoing(
-                fold.envelope(answer, f"{row.command_id}:{row.state_version}:answered", row.reply_to),
-                durable=False,
-                core=True,
-            )
+        message = fold.envelope(
+            {"instance": instance, "operation": row},
+            f"{row.command_id}:{row.state_version}:answered",
+            row.reply_to,
+            CaseAnswered.__name__,
         )
+        fold.outgoing.append(Outgoing(message, durable=False, core=True))
 
 
 def seal(fold: Fold) -> Decision:

@@ -119,6 +119,11 @@ def succeed(
         deadline = max(fold.instance.deadline_at, now + patience)
         fold.instance = fold.instance.evolve(owed=[*fold.instance.owed, *owed], deadline_at=deadline)
         fold.notes[-1].payload["owed"] = [item["element"] for item in owed]
+    _tell(fold, elements, now)
+
+
+def _tell(fold: Fold, elements: tuple[EstablishedElement, ...], now: datetime) -> None:
+    row = fold.operation
     fold.send(
         Established(
             command_id=row.command_id,
@@ -131,6 +136,14 @@ def succeed(
             sequence=row.dispatch_sequence,
             elements=elements,
             established_at=now,
+            saga_id=row.saga_id,
+            step_id=row.step_id,
+            decision_id=row.decision_id,
+            capability_id=row.capability_id,
+            payload_sha256=row.payload_sha256,
+            external_status=row.last_external_status,
+            attempt_count=row.attempt_count,
+            trace_id=row.trace_id,
         ),
         message_id=f"{row.command_id}:{fold.version}:established",
         subject=event_subject(SOURCE, "established", row.tenant),

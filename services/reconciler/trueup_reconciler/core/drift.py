@@ -58,6 +58,8 @@ class Turned:
     """(obligation_id, resolution_type) of a drift that is over."""
     closed_for: ElementRow | None = None
     """The row that the closed drift was about."""
+    displaced: ElementRow | None = None
+    """The row of the older operation, whose case no longer owns this element."""
 
 
 def element_of(event: Established, item: EstablishedElement, traceparent: str | None) -> ElementRow:
@@ -131,7 +133,7 @@ def establish(
     if item.verified and seen is not None and _judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
         # The orchestrator compared with the same function in the commit of the receipt, so nothing is owed to it.
         base = observe(base.evolve(owed=False), seen, now=now, care=Care()).row
-    return Turned(base, paid=superseded, closed=closed, closed_for=row if closed else None)
+    return Turned(base, paid=superseded, closed=closed, closed_for=row if closed else None, displaced=row)
 
 
 def observe(row: ElementRow, seen: Observation, *, now: datetime, care: Care) -> Turned:

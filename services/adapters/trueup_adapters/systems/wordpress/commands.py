@@ -34,6 +34,12 @@ from trueup_common.contracts.task import ProbeElement
 SYSTEM: Final = "wordpress"
 READ_BACK_PAUSES_SECONDS: Final = (0.0, 0.15, 0.6)
 _B, _P = ErrorClass.BUSINESS, ErrorClass.PERMANENT
+_TIMES: Final[dict[str, float]] = {
+    "timeout_seconds": 20.0,
+    "start_window_seconds": 20.0,
+    "late_window_seconds": 10.0,
+}
+"""PHP's own limit ends a request that nobody waits for any more within the late window."""
 
 _TEXT: Final = {"type": "string", "maxLength": 200_000, "not": {"pattern": "<!--\\s*trueup"}}
 _TITLE: Final = {"type": "string", "minLength": 1, "maxLength": 500}
@@ -195,6 +201,7 @@ class CreateDraft:
         receipt_schema=_RECEIPT,
         identity=("/target/resource", "/payload/slug"),
         findability=Findability.MARKER,
+        **_TIMES,
         find_ladder=(Findability.MARKER, Findability.BUSINESS_KEY),
         expected_version="none",
         success_condition="the post is read back under its own slug with this operation's marker",
@@ -414,6 +421,7 @@ class UpdatePost(_OnPost):
         },
         receipt_schema=_RECEIPT,
         findability=Findability.MARKER,
+        **_TIMES,
         find_ladder=(Findability.MARKER,),
         success_condition="the post is read back with this operation's marker",
         establishes=(_CONTENT,),
@@ -470,6 +478,7 @@ class PublishPost(_OnPost):
         ),
         receipt_schema=_RECEIPT,
         findability=Findability.MARKER,
+        **_TIMES,
         find_ladder=(Findability.MARKER,),
         success_condition="the post is read back as published with this operation's marker",
         establishes=(_status("publish"), _CONTENT),
@@ -523,6 +532,7 @@ class WithdrawPost(_OnPost):
         payload_schema=_payload(("post_id",), post_id=_POST_ID),
         receipt_schema=_RECEIPT,
         findability=Findability.MARKER,
+        **_TIMES,
         find_ladder=(Findability.MARKER,),
         success_condition="the post is read back as a draft with this operation's withdrawal marker",
         establishes=(_status("draft"),),
@@ -551,6 +561,7 @@ class TrashPost(_OnPost):
         payload_schema=_payload(("post_id",), post_id=_POST_ID),
         receipt_schema=_RECEIPT,
         findability=Findability.BUSINESS_KEY,
+        **_TIMES,
         find_ladder=(Findability.BUSINESS_KEY,),
         success_condition="the post is read back in the trash",
         establishes=(_status("trash"),),

@@ -1,0 +1,233 @@
+"""The gateway process: roles `api` (the HTTP edge) and `worker` (grants, views, governance), by default both."""
+
+import asyncio
+import re
+from typing import Any, Final
+
+import uvicorn
+
+from trueup_common.contracts.topology import CONSUMERS, Consumer, answer_subject
+from trueup_common.runtime.bus import ConsumerSource
+from trueup_common.runtime.clock import real_now
+from trueup_common.runtime.db import SqlStore
+from trueup_common.runtime.grants import GrantKeys
+from trueup_common.runtime.health import QuietServer, listen
+from trueup_common.runtime.host import Loop
+from trueup_common.runtime.ports import Handler, StoreBusy
+from trueup_common.runtime.service import Context, Parts, run_service
+from trueup_common.runtime.settings import Settings
+from trueup_gateway.accept import Acceptor
+from trueup_gateway.answers import AnswerBoard
+from trueup_gateway.api.app import create_app
+from trueup_gateway.api.gateway import Gateway
+from trueup_gateway.core.records import PolicyRow
+from trueup_gateway.governance import GovernancePublisher
+from trueup_gateway.handler import GrantHandler, ViewHandler
+from trueup_gateway.policy import PolicySet
+from trueup_gateway.rules import RuleBook
+from trueup_gateway.store import GatewayReads, GatewayTransaction, gateway_store
+from trueup_gateway.tokens import ACCESS_TYPE, DEV_ISSUER, Issuer, SigningKey, Verifier
+
+SERVICE: Final = "gateway"
+ROLES: Final = frozenset({"api", "worker"})
+SEED_TRIES: Final = 20
+SHUTDOWN_SECONDS: Final = 5
+
+
+def read_roles(text: str) -> frozenset[str]:
+    """The roles of this process. Raises SystemExit for an unknown one."""
+    roles = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not roles or roles - ROLES:
+        raise SystemExit(f"TRUEUP_ROLES: {text!r} is not made of {', '.join(sorted(ROLES))}")
+    return roles
+
+
+def read_signing_keys(settings: Settings) -> tuple[SigningKey, SigningKey | None]:
+    """The capability key and, in development mode only, the development issuer's key. Raises SystemExit."""
+    try:
+        document = settings.signing_key.get_secret_value()
+        if not document and not settings.development:
+            raise ValueError("TRUEUP_SIGNING_KEY is needed in production mode")
+        signing = SigningKey.read(document, "TRUEUP_SIGNING_KEY") if document else SigningKey.generate()
+        if not settings.development:
+            return signing, None
+        issuer = settings.dev_issuer_key.get_secret_value()
+        return signing, SigningKey.read(issuer, "TRUEUP_DEV_ISSUER_KEY") if issuer else SigningKey.generate()
+    except ValueError as error:
+        raise SystemExit(f"trueup gateway: unusable settings: {error}") from None
+
+
+def verifier_of(signing: SigningKey, dev: SigningKey | None) -> Verifier:
+    """The verifier of both kinds of tokens."""
+    issuers = [Issuer(DEV_ISSUER, ACCESS_TYPE, {dev.kid: dev.key})] if dev is not None else []
+    return Verifier(capability_key=signing, access=issuers)
+
+
+async def seed(store: SqlStore[GatewayTransaction], context: Context) -> None:
+    """Epoch and default policy, where the tables hold none yet."""
+    policies = PolicySet.default()
+    row = PolicyRow(
+        version=1,
+        sha256=policies.sha256,
+        text=policies.text,
+        reason="the set that ships with the product",
+        created_by="service:gateway",
+        created_at=real_now(),
+        epoch=1,
+    )
+    for number in range(1, SEED_TRIES + 1):
+        try:
+            async with store.transaction() as tx:
+                await tx.seed(row)
+            return
+        except StoreBusy:
+            if number == SEED_TRIES:
+                raise
+            await context.schedule.pause(0.5)
+
+
+class ApiServer:
+    """The HTTP server on the shared port; replicas listen side by side."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        self._socket = listen(settings.host, settings.port, share=True)
+        self._server = QuietServer(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._socket.getsockname()[1])
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then finish what is in hand."""
+        watcher = asyncio.create_task(self._watch(stop))
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            watcher.cancel()
+            self._socket.close()
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._server.should_exit = True
+
+
+def _consumer(durable: str) -> Consumer:
+    return next(consumer for consumer in CONSUMERS if consumer.durable == durable)
+
+
+def _loop(context: Context, store: SqlStore[GatewayTransaction], durable: str, handler: Handler[Any]) -> Loop[Any]:
+    return Loop(
+        source=ConsumerSource(context.bus, _consumer(durable)),
+        store=store,
+        handler=handler,
+        publisher=context.publisher,
+        crash=context.crash,
+        schedule=context.schedule,
+    )
+
+
+async def build(context: Context) -> Parts:
+    """The parts of one gateway process."""
+    settings = context.settings
+    roles = read_roles(settings.roles)
+    signing, dev = read_signing_keys(settings)
+    keys = GrantKeys.read(settings.grant_keys.get_secret_value() or "{}")
+    store = gateway_store(context.database)
+    rules = RuleBook()
+    await seed(store, context)
+    parts = Parts(own_health="api" in roles)
+    publisher = GovernancePublisher(store=store, bus=context.bus, watch=context.governance)
+    if "worker" in roles:
+        grants = GrantHandler(rules=rules, catalog=context.catalog, keys=keys)
+        parts.loops += [
+            _loop(context, store, "gateway-grants", grants),
+            _loop(context, store, "gateway-views", ViewHandler()),
+        ]
+        parts.background.append(lambda: publisher.run(context.stop))
+    if "api" in roles:
+        await _add_api(context, parts, store, rules, keys, signing, dev, publisher)
+    return parts
+
+
+async def _add_api(  # noqa: PLR0917 - the parts that both roles share
+    context: Context,
+    parts: Parts,
+    store: SqlStore[GatewayTransaction],
+    rules: RuleBook,
+    keys: GrantKeys,
+    signing: SigningKey,
+    dev: SigningKey | None,
+    publisher: GovernancePublisher,
+) -> None:
+    settings = context.settings
+    reads = GatewayReads(context.database)
+    answers = AnswerBoard(reads)
+    acceptor = Acceptor(
+        store=store,
+        publisher=context.publisher,
+        rules=rules,
+        keys=keys,
+        crash=context.crash,
+        schedule=context.schedule,
+        queue_max=settings.accept_queue_max,
+    )
+    subject = answer_subject(re.sub(r"[^A-Za-z0-9_-]", "-", settings.instance) or SERVICE)
+    gateway = Gateway(
+        settings=settings,
+        clock=context.clock,
+        catalog=context.catalog,
+        store=store,
+        reads=reads,
+        rules=rules,
+        acceptor=acceptor,
+        answers=answers,
+        verifier=verifier_of(signing, dev),
+        signing_key=signing,
+        answer_subject=subject,
+        dev_key=dev,
+        governance_changed=publisher.wake,
+    )
+    gateway.ready = [
+        lambda: None if context.bus.connected else "bus: not connected",
+        lambda: None if acceptor.alive else "accepting: stopped",
+        lambda: "draining" if context.stop.is_set() else None,
+        lambda: _unloaded(context),
+    ]
+    parts.ready.append(lambda: None if acceptor.alive else "accepting: stopped")
+    await context.bus.listen(subject, answers.nudge)
+    acceptor.start()
+    traced = bool(settings.otlp_endpoint or settings.trace_ratio > 0)
+    server = ApiServer(create_app(gateway, traced=traced), settings)
+    parts.background += [lambda: server.run(context.stop), lambda: answers.poll(context.stop)]
+    parts.close.append(acceptor.close)
+
+
+def _unloaded(context: Context) -> str | None:
+    for watch in (context.catalog.watch, context.governance.watch):
+        if watch is not None and not watch.loaded.is_set():
+            return f"bucket {watch.bucket} is not loaded yet"
+    return None
+
+
+def main() -> None:
+    """Run the gateway."""
+    run_service(SERVICE, build)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Taking from the broker as a service's own user: a source that stops keeps nothing, a bucket can be followed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.servers import BusServer
+
+from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.topology import (
+    CATALOG_BUCKET,
+    CONSUMERS,
+    GOVERNANCE_BUCKET,
+    GRANTS,
+    SERVICES,
+    grant_subject,
+)
+from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
+from trueup_common.runtime.clock import real_now
+from trueup_common.runtime.kv import BucketWatch
+
+CONSUMER = next(consumer for consumer in CONSUMERS if consumer.stream == GRANTS)
+IDS = ["one", "two", "three"]
+
+
+@pytest.fixture
+async def gateway(plane_bus: BusServer) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test")
+    yield bus
+    await bus.close()
+
+
+async def proposed(plane_bus: BusServer) -> None:
+    """Three messages in the gateway's work queue."""
+    bus = await Bus.connect(plane_bus.url("orchestrator"), service="orchestrator", name="test")
+    messages = [
+        Message(
+            id=name, type="T", subject=grant_subject("acme"), tenant="acme", source="o", time=real_now(), data=b"{}"
+        )
+        for name in IDS
+    ]
+    await BusPublisher(bus).publish([Outgoing(message) for message in messages])
+    await bus.close()
+
+
+async def test_a_stopped_source_hands_back_what_it_has_queued(gateway: Bus, plane_bus: BusServer) -> None:
+    """What a draining replica had taken but not begun goes to the next one at once, not after the ack wait."""
+    await proposed(plane_bus)
+    first = ConsumerSource(gateway, CONSUMER)
+    await first.start()
+    taken = await asyncio.wait_for(first.fetch(1), 10)
+    assert [delivery.message.id for delivery in taken] == ["one"]
+    async with asyncio.timeout(10):
+        while first._queue.qsize() < 2:
+            await asyncio.sleep(0.01)
+    await first.stop()
+    await taken[0].ack()
+    second = ConsumerSource(gateway, CONSUMER)
+    await second.start()
+    found: list[str] = []
+    async with asyncio.timeout(CONSUMER.ack_wait_seconds / 3):
+        while len(found) < 2:
+            for delivery in await second.fetch(10):
+                found.append(delivery.message.id)
+                await delivery.ack()
+    assert sorted(found) == ["three", "two"]
+    await second.stop()
+
+
+async def test_stopping_ends_a_fetch_that_waits(gateway: Bus) -> None:
+    """An idle replica drains at once."""
+    source = ConsumerSource(gateway, CONSUMER)
+    await source.start()
+    waiting = asyncio.create_task(source.fetch(10))
+    await asyncio.sleep(0)
+    await source.stop()
+    async with asyncio.timeout(2):
+        assert await waiting == []
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_every_service_may_follow_the_shared_buckets(plane_bus: BusServer, service: str) -> None:
+    """With its own user and nobody else's permissions: otherwise it would never be ready."""
+    bus = await Bus.connect(plane_bus.url(service), service=service, name="test")
+    watches = [BucketWatch(bus, bucket, lambda key, value: None) for bucket in (CATALOG_BUCKET, GOVERNANCE_BUCKET)]
+    for watch in watches:
+        await watch.start()
+    async with asyncio.timeout(10):
+        for watch in watches:
+            await watch.loaded.wait()
+    for watch in watches:
+        await watch.stop()
+    assert bus.alarms == []
+    await bus.close()

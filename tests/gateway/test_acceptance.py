@@ -1,0 +1,320 @@
+"""Accepted once: repetitions, races over two replicas, uses, identities and waiting, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.gateway.edge import GRANT_KEYS, EdgeUnderTest, draft, edge, later
+from tests.gateway.test_refusals import problem
+from tests.servers import Database
+
+from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.events import CaseChanged, StartCase
+from trueup_common.contracts.grant import GrantClaims, refusal
+from trueup_common.contracts.ids import attempt_id, command_id
+from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.states import InstanceStatus, OperationState
+from trueup_common.contracts.task import ExecuteTask, Operation
+from trueup_common.runtime.clock import real_now
+from trueup_gateway.core import projection
+from trueup_gateway.store import Reader
+
+IDS = ("command_id", "workflow_id", "saga_id")
+
+
+async def advance(gateway: EdgeUnderTest, name: str, state: OperationState, **changes: Any) -> JournalRow:
+    """Project a later state of a command, as the worker does."""
+    row = await gateway.gateway.reads.command_row(Reader("acme"), name)
+    assert row is not None
+    operation = JournalRow.model_validate(row)
+    operation = operation.evolve(state=state, state_version=operation.state_version + 1, **changes)
+    view = await gateway.gateway.reads.case(Reader("acme"), operation.workflow_id)
+    assert view is not None
+    instance: InstanceRow = view.instance.evolve(
+        state_version=view.instance.state_version + 1, status=changes.get("status", InstanceStatus.RUNNING)
+    )
+    change = CaseChanged(instance=instance, operations=(operation,))
+    async with gateway.gateway.store.transaction() as tx:
+        await tx.save_views(commands=projection.command_views([change]), cases=projection.case_views([change]))
+        await tx.free_identities(projection.freed([change]))
+    return operation
+
+
+async def test_the_message_carries_everything_that_the_orchestrator_needs(gateway: EdgeUnderTest) -> None:
+    """One outbox row per command: StartCase with mandate, hashes, deadline and a grant that covers the first attempt.
+
+    Requirements: X1, G5
+    """
+    capability = await gateway.capability()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    wanted = draft("message", correlation_id="order 7", deadline=rfc3339(later(600)))
+    body = (await gateway.submit(capability["capability"], "message", wanted, traceparent=trace)).json()
+    (outgoing,) = gateway.publisher.published
+    message = outgoing.message
+    assert (message.id, message.type, message.subject) == (body["workflow_id"], "StartCase", "trueup.cmd.acme")
+    assert message.traceparent == trace and message.reply_to is None
+    start = StartCase.model_validate_json(message.data)
+    assert start.command_id == body["command_id"] == command_id(start.workflow_id, "command", 1)
+    assert start.trace_id == "0af7651916cd43dd8448eb211c80319c" and start.correlation_id == "order 7"
+    assert start.payload == wanted["payload"] and start.payload_sha256 == digest(wanted["payload"])
+    assert start.mandate.capability_id == capability["capability_id"] and start.mandate.effects_max == 1
+    assert start.mandate.command_types == ("wordpress.create_draft",)
+    claims = GRANT_KEYS.verify("wordpress", start.grant)
+    assert isinstance(claims, GrantClaims)
+    operation = Operation(
+        command_id=start.command_id, workflow_id=start.workflow_id, tenant="acme", command_type=start.command_type,
+        declaration_sha256=start.declaration_sha256, target=start.target, payload=start.payload,
+        payload_sha256=start.payload_sha256, idempotency_key=start.idempotency_key,
+    )
+    task = ExecuteTask(
+        operation=operation, fence=1, attempt_id=attempt_id(start.command_id, 1), start_by=later(30),
+        lease_expires_at=later(60),
+    )
+    assert refusal(claims, task, now=real_now(), epoch_min=1) is None
+    assert refusal(claims, task.evolve(fence=2), now=real_now(), epoch_min=1) == "fence"
+    assert start.grant_expires_at is not None and start.grant_expires_at >= later(60)
+    assert await gateway.count("outbox", f"message_id = '{message.id}'") == 1
+
+
+async def test_a_repetition_gets_the_same_ids_and_consumes_nothing(gateway: EdgeUnderTest) -> None:
+    """202 while it runs, 200 with the stored result once it is over; a quoted and a bare key are the same key.
+
+    Requirements: I1, I2
+    """
+    capability = (await gateway.capability(max_uses=1))["capability"]
+    first = await gateway.submit(capability, "again", draft("again"))
+    assert first.status_code == 202 and "idempotent-replayed" not in first.headers
+    second = await gateway.submit(capability, "again", draft("again", deadline=rfc3339(later(99)), correlation_id="x"))
+    assert second.status_code == 202 and second.headers["idempotent-replayed"] == "true"
+    assert [second.json()[name] for name in IDS] == [first.json()[name] for name in IDS]
+    await advance(gateway, first.json()["command_id"], OperationState.RUNNING)
+    headers = {"Authorization": f"Bearer {capability}", "Idempotency-Key": "again"}
+    bare = await gateway.client.post("/v1/commands", json=draft("again"), headers=headers)
+    assert bare.status_code == 202 and bare.json()["state"] == "RUNNING"
+    receipt = {"post_id": 7, "slug": "again"}
+    await advance(gateway, first.json()["command_id"], OperationState.SUCCESS, receipt=receipt)
+    over = await gateway.submit(capability, "again", draft("again"))
+    assert over.status_code == 200 and over.headers["idempotent-replayed"] == "true"
+    assert over.json()["state"] == "SUCCESS" and over.json()["receipt"] == receipt
+    assert [over.json()[name] for name in IDS] == [first.json()[name] for name in IDS]
+    assert len(gateway.publisher.published) == 1 and await gateway.count("edge", "key = 'again'") == 1
+
+
+async def test_a_key_with_another_payload_is_422(gateway: EdgeUnderTest) -> None:
+    """Whatever differs in type, target or payload makes it another request, and leaves no row.
+
+    Requirements: I2, I4
+    """
+    capability = (await gateway.capability(max_uses=5))["capability"]
+    await gateway.submit(capability, "other", draft("other"))
+    before = await gateway.rows()
+    changed = draft("other")
+    changed["payload"]["title"] = "Another title"
+    elsewhere = draft("other")
+    elsewhere["target"]["resource"] = "post/1"
+    for body in (changed, elsewhere):
+        problem(await gateway.submit(capability, "other", body), 422, "idempotency-key-reused")
+    assert await gateway.rows() == before
+
+
+async def test_tenants_do_not_share_keys(gateway: EdgeUnderTest) -> None:
+    """The same key and slug of two tenants are two commands.
+
+    Requirements: T1, I2
+    """
+    ours = await gateway.capability()
+    theirs = await gateway.capability(tenant="globex")
+    first = await gateway.submit(ours["capability"], "shared", draft("shared"))
+    second = await gateway.submit(theirs["capability"], "shared", draft("shared"))
+    assert first.status_code == second.status_code == 202
+    assert first.json()["command_id"] != second.json()["command_id"]
+
+
+async def test_fifty_at_once_over_two_replicas_are_one_command(gateway_database: Database) -> None:
+    """The same key 50 times at the same moment, on two gateways and under two capabilities: one row, one message.
+
+    Requirements: I1, I2, N
+    """
+    async with edge(gateway_database) as one, edge(gateway_database) as two:
+        capabilities = [(await one.capability(max_uses=3))["capability"] for _ in range(2)]
+        responses = await asyncio.gather(
+            *(
+                (one, two)[number % 2].submit(capabilities[number // 2 % 2], "race", draft("race"))
+                for number in range(50)
+            )
+        )
+        assert {response.status_code for response in responses} <= {202, 409}
+        accepted = [response for response in responses if response.status_code == 202]
+        assert len({response.json()["command_id"] for response in accepted}) == 1
+        assert sum("idempotent-replayed" not in response.headers for response in accepted) == 1
+        assert len(one.publisher.published) + len(two.publisher.published) == 1
+        assert await one.count("edge", "key = 'race'") == 1
+        async with one.database.connection() as connection:
+            used = await connection.fetchval("SELECT sum(max_uses - uses_left) FROM gateway.capability WHERE max_uses = 3")
+        assert used == 1
+
+
+async def test_exactly_as_many_as_uses_are_accepted(gateway_database: Database) -> None:
+    """Of 60 different commands at once on a capability of 7 uses, over two replicas, 7 are accepted.
+
+    Requirements: G3, G4
+    """
+    async with edge(gateway_database) as one, edge(gateway_database) as two:
+        capability = await one.capability("bench.post", system="bench", resource="*", max_uses=7)
+        body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+        responses = await asyncio.gather(
+            *((one, two)[number % 2].submit(capability["capability"], f"use-{number}", body) for number in range(60))
+        )
+        assert Counter(response.status_code for response in responses) == {202: 7, 403: 53}
+        for response in responses:
+            if response.status_code == 403:
+                problem(response, 403, "forbidden", "uses")
+        where = f"capability_id = '{capability['capability_id']}'"
+        assert await one.count("edge", where) == await one.count("mandate", where) == 7
+        assert await one.count("capability", f"{where} AND uses_left = 0") == 1
+
+
+async def test_requests_that_wait_together_share_a_transaction(gateway: EdgeUnderTest) -> None:
+    """100 requests at once need far fewer than 100 commits.
+
+    Requirements: B2
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=200)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    responses = await asyncio.gather(
+        *(gateway.submit(capability["capability"], f"batch-{number}", body) for number in range(100))
+    )
+    assert {response.status_code for response in responses} == {202}
+    acceptor = gateway.gateway.acceptor
+    assert acceptor.accepted_count == 100 and acceptor.batches_count < 40
+
+
+async def test_another_key_for_a_taken_identity_is_409(gateway: EdgeUnderTest) -> None:
+    """A random key per attempt cannot double an effect; the owner is named, and a failed owner lets go.
+
+    Requirements: I2, N
+    """
+    capability = (await gateway.capability(max_uses=9))["capability"]
+    first = (await gateway.submit(capability, "one", draft("taken"))).json()
+    found = problem(await gateway.submit(capability, "two", draft("taken")), 409, "identity-in-use")
+    assert found["command_id"] == first["command_id"]
+    responses = await asyncio.gather(
+        *(gateway.submit(capability, f"random-{number}", draft("contested")) for number in range(6))
+    )
+    assert sorted(response.status_code for response in responses) == [202] + [409] * 5
+    await advance(gateway, first["command_id"], OperationState.FAILED, identity=None)
+    assert (await gateway.submit(capability, "three", draft("taken"))).status_code == 202
+    await advance(gateway, first["command_id"], OperationState.FAILED, identity=None)
+    problem(await gateway.submit(capability, "four", draft("taken")), 409, "identity-in-use")
+
+
+async def test_a_key_in_another_transaction_is_409_in_flight(gateway: EdgeUnderTest) -> None:
+    """Whoever holds the key uncommitted makes others wait for a bounded time; neighbours are accepted.
+
+    Requirements: I2
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=9)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    holder: asyncpg.Connection = await gateway.database.pool.acquire()
+    transaction = holder.transaction()
+    await transaction.start()
+    try:
+        await holder.execute(
+            "INSERT INTO gateway.edge (tenant, key, fingerprint, command_id, workflow_id, saga_id, capability_id, "
+            "created_at, expires_at) VALUES ('acme', 'held', 'f', 'c', 'w', 's', 'p', now(), now())"
+        )
+        held, free = await asyncio.gather(
+            gateway.submit(capability["capability"], "held", body), gateway.submit(capability["capability"], "free", body)
+        )
+    finally:
+        await transaction.rollback()
+        await gateway.database.pool.release(holder)
+    problem(held, 409, "idempotency-in-flight")
+    assert int(held.headers["retry-after"]) >= 1
+    assert free.status_code == 202
+    assert (await gateway.submit(capability["capability"], "held", body)).status_code == 202
+
+
+async def test_a_client_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
+    """`Prefer: wait` answers with the final row when the nudge comes, or the read model shows it; else 202 in time.
+
+    Requirements: F1
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=9)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+
+    async def finish(nudge: bool) -> None:
+        while not gateway.publisher.published:
+            await asyncio.sleep(0.01)
+        message = gateway.publisher.published.pop().message
+        assert message.reply_to == "trueup.answer.gateway-test"
+        start = StartCase.model_validate_json(message.data)
+        row = await advance(gateway, start.command_id, OperationState.SUCCESS, receipt={"ref": "r1"})
+        if nudge:
+            answered = {"instance": {}, "operation": row.model_dump(mode="json")}
+            await gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
+
+    for nudge in (True, False):
+        waited, _ = await asyncio.gather(
+            gateway.submit(capability["capability"], f"wait-{nudge}", body, Prefer="respond-async, wait=10"), finish(nudge)
+        )
+        assert waited.status_code == 200, waited.text
+        assert waited.headers["preference-applied"] == "wait=10"
+        assert waited.json()["state"] == "SUCCESS" and waited.json()["receipt"] == {"ref": "r1"}
+    late = await gateway.submit(capability["capability"], "wait-late", body, Prefer="wait=1")
+    assert late.status_code == 202 and late.json()["state"] == "RECEIVED"
+    again = await gateway.submit(capability["capability"], "wait-True", body, Prefer="wait=10")
+    assert again.status_code == 200 and again.headers["idempotent-replayed"] == "true"
+    assert not gateway.gateway.answers._waits
+
+
+async def test_a_batch_answers_for_each_command(gateway: EdgeUnderTest) -> None:
+    """Accepted, repeated, refused and malformed items side by side, each with its own status.
+
+    Requirements: F1, I2
+    """
+    capability = (await gateway.capability(max_uses=3))["capability"]
+    items: list[Any] = [
+        {"idempotency_key": "b1", **draft("b1")},
+        {"idempotency_key": "b1", **draft("b1")},
+        {"idempotency_key": "b1", **draft("other")},
+        {"idempotency_key": "b2", **draft("b1")},
+        draft("b3"),
+        "nonsense",
+        {"idempotency_key": "b4", **draft("Not A Slug")},
+        {"idempotency_key": '"b5"', **draft("b5")},
+        {"idempotency_key": "b6", **draft("b6")},
+        {"idempotency_key": "b7", **draft("b7")},
+    ]
+    headers = {"Authorization": f"Bearer {capability}"}
+    response = await gateway.client.post("/v1/commands:batch", json={"commands": items}, headers=headers)
+    assert response.status_code == 207
+    results = response.json()["results"]
+    assert [result["status"] for result in results] == [202, 202, 422, 409, 400, 422, 422, 202, 202, 403]
+    assert results[0]["command_id"] == results[1]["command_id"] and results[1]["replayed"] is True
+    assert results[2]["type"] == "/problems/idempotency-key-reused" and results[9]["check"] == "uses"
+    single = await gateway.submit(capability, "b5", draft("b5"))
+    assert single.json()["command_id"] == results[7]["command_id"]
+    for broken in ({}, {"commands": []}, {"commands": items * 51}, {"commands": {}}, [], {"commands": items, "x": 1}):
+        problem(
+            await gateway.client.post("/v1/commands:batch", json=broken, headers=headers), 422, "payload-invalid"
+        )
+
+
+@pytest.mark.parametrize("deadline", [None, rfc3339(later(400 * 86400))])
+async def test_deadlines_have_a_default_and_a_bound(gateway: EdgeUnderTest, deadline: str | None) -> None:
+    """One hour where none is given; never later than policy allows."""
+    capability = (await gateway.capability())["capability"]
+    name = f"deadline-{deadline is None}".lower()
+    response = await gateway.submit(capability, name, draft(name, deadline=deadline))
+    start = StartCase.model_validate_json(gateway.publisher.published[-1].message.data)
+    assert response.status_code == 202
+    seconds = (start.deadline_at - start.accepted_at).total_seconds()
+    assert seconds == (3600 if deadline is None else 30 * 86400)
+    assert start.mandate.expires_at == start.deadline_at
