@@ -156,6 +156,10 @@ class Process:
         """One batch through the first loop; without `settle` the process dies after the commit."""
         return self._through(self.tasks, [message(task) for task in tasks], settle=settle)
 
+    def deliver_as(self, tenant: str, task: BaseModel) -> list[Outgoing]:
+        """One task under another tenant's subject."""
+        return self._through(self.tasks, [message(task, tenant=tenant)])
+
     def finish(self, *finished: Finished) -> list[Outgoing]:
         """Finished jobs through the second loop."""
         messages = []

@@ -130,7 +130,9 @@ class EdgeUnderTest:
     def headers(self, **who: Any) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.access(**who)}"}
 
-    async def decide(self, *types: str, resource: str = "post/*", system: str = "wordpress", **who: Any) -> dict[str, Any]:
+    async def decide(
+        self, *types: str, resource: str = "post/*", system: str = "wordpress", **who: Any
+    ) -> dict[str, Any]:
         context = who.pop("context", {})
         body = {
             "action": {"command_types": list(types or ("wordpress.create_draft",)), "workflow": None},
@@ -155,9 +157,7 @@ class EdgeUnderTest:
         assert response.status_code == 201, response.text
         return {**response.json(), "decision_id": decision["decision_id"]}
 
-    async def submit(
-        self, capability: str, key: str | None, body: Any = None, **headers: str
-    ) -> httpx.Response:
+    async def submit(self, capability: str, key: str | None, body: Any = None, **headers: str) -> httpx.Response:
         sent = {"Authorization": f"Bearer {capability}", **headers}
         if key is not None:
             sent["Idempotency-Key"] = f'"{key}"'
@@ -200,20 +200,39 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     async with store.transaction() as tx:
         await tx.seed(
             PolicyRow(
-                version=1, sha256=policies.sha256, text=policies.text, reason="first", created_by="service:gateway",
-                created_at=real_now(), epoch=1,
+                version=1,
+                sha256=policies.sha256,
+                text=policies.text,
+                reason="first",
+                created_by="service:gateway",
+                created_at=real_now(),
+                epoch=1,
             )
         )
     rules, publisher, reads = RuleBook(), RecordingPublisher(), GatewayReads(pool)
     configured = settings_of(**settings)
     acceptor = Acceptor(
-        store=store, publisher=publisher, rules=rules, keys=GRANT_KEYS, crash=RealCrashPoints(), schedule=RealSchedule(),
+        store=store,
+        publisher=publisher,
+        rules=rules,
+        keys=GRANT_KEYS,
+        crash=RealCrashPoints(),
+        schedule=RealSchedule(),
         queue_max=configured.accept_queue_max,
     )
     gateway = Gateway(
-        settings=configured, clock=BusinessClock(), catalog=Catalog.of(DECLARATIONS, CONNECTIONS), store=store, reads=reads,
-        rules=rules, acceptor=acceptor, answers=AnswerBoard(reads), verifier=verifier_of(SIGNING, ISSUER),
-        signing_key=SIGNING, answer_subject="trueup.answer.gateway-test", dev_key=ISSUER,
+        settings=configured,
+        clock=BusinessClock(),
+        catalog=Catalog.of(DECLARATIONS, CONNECTIONS),
+        store=store,
+        reads=reads,
+        rules=rules,
+        acceptor=acceptor,
+        answers=AnswerBoard(reads),
+        verifier=verifier_of(SIGNING, ISSUER),
+        signing_key=SIGNING,
+        answer_subject="trueup.answer.gateway-test",
+        dev_key=ISSUER,
     )
     stop = asyncio.Event()
     acceptor.start()

@@ -68,12 +68,21 @@ async def test_the_message_carries_everything_that_the_orchestrator_needs(gatewa
     claims = GRANT_KEYS.verify("wordpress", start.grant)
     assert isinstance(claims, GrantClaims)
     operation = Operation(
-        command_id=start.command_id, workflow_id=start.workflow_id, tenant="acme", command_type=start.command_type,
-        declaration_sha256=start.declaration_sha256, target=start.target, payload=start.payload,
-        payload_sha256=start.payload_sha256, idempotency_key=start.idempotency_key,
+        command_id=start.command_id,
+        workflow_id=start.workflow_id,
+        tenant="acme",
+        command_type=start.command_type,
+        declaration_sha256=start.declaration_sha256,
+        target=start.target,
+        payload=start.payload,
+        payload_sha256=start.payload_sha256,
+        idempotency_key=start.idempotency_key,
     )
     task = ExecuteTask(
-        operation=operation, fence=1, attempt_id=attempt_id(start.command_id, 1), start_by=later(30),
+        operation=operation,
+        fence=1,
+        attempt_id=attempt_id(start.command_id, 1),
+        start_by=later(30),
         lease_expires_at=later(60),
     )
     assert refusal(claims, task, now=real_now(), epoch_min=1) is None
@@ -156,7 +165,9 @@ async def test_fifty_at_once_over_two_replicas_are_one_command(gateway_database:
         assert len(one.publisher.published) + len(two.publisher.published) == 1
         assert await one.count("edge", "key = 'race'") == 1
         async with one.database.connection() as connection:
-            used = await connection.fetchval("SELECT sum(max_uses - uses_left) FROM gateway.capability WHERE max_uses = 3")
+            used = await connection.fetchval(
+                "SELECT sum(max_uses - uses_left) FROM gateway.capability WHERE max_uses = 3"
+            )
         assert used == 1
 
 
@@ -230,7 +241,8 @@ async def test_a_key_in_another_transaction_is_409_in_flight(gateway: EdgeUnderT
             "created_at, expires_at) VALUES ('acme', 'held', 'f', 'c', 'w', 's', 'p', now(), now())"
         )
         held, free = await asyncio.gather(
-            gateway.submit(capability["capability"], "held", body), gateway.submit(capability["capability"], "free", body)
+            gateway.submit(capability["capability"], "held", body),
+            gateway.submit(capability["capability"], "free", body),
         )
     finally:
         await transaction.rollback()
@@ -262,7 +274,8 @@ async def test_a_client_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
 
     for nudge in (True, False):
         waited, _ = await asyncio.gather(
-            gateway.submit(capability["capability"], f"wait-{nudge}", body, Prefer="respond-async, wait=10"), finish(nudge)
+            gateway.submit(capability["capability"], f"wait-{nudge}", body, Prefer="respond-async, wait=10"),
+            finish(nudge),
         )
         assert waited.status_code == 200, waited.text
         assert waited.headers["preference-applied"] == "wait=10"
@@ -302,9 +315,7 @@ async def test_a_batch_answers_for_each_command(gateway: EdgeUnderTest) -> None:
     single = await gateway.submit(capability, "b5", draft("b5"))
     assert single.json()["command_id"] == results[7]["command_id"]
     for broken in ({}, {"commands": []}, {"commands": items * 51}, {"commands": {}}, [], {"commands": items, "x": 1}):
-        problem(
-            await gateway.client.post("/v1/commands:batch", json=broken, headers=headers), 422, "payload-invalid"
-        )
+        problem(await gateway.client.post("/v1/commands:batch", json=broken, headers=headers), 422, "payload-invalid")
 
 
 @pytest.mark.parametrize("deadline", [None, rfc3339(later(400 * 86400))])

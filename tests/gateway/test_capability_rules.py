@@ -16,10 +16,25 @@ from trueup_gateway.core.refusal import Refused
 
 NOW = real_now()
 DECISION = DecisionRow(
-    decision_id="dec_1", tenant="acme", subject="agent:a", roles=["agent"], command_types=["wordpress.a", "wordpress.b"],
-    system="wordpress", resource="post/*", purpose="x", declarations={}, effect_class_max=EffectClass.COMPENSABLE,
-    outcome="approved", risk_score=1, risk_level=RiskLevel.LOW, risk_factors=[], policy_version=1, policy_sha256="p",
-    determining_policies=[], created_at=NOW, expires_at=NOW + timedelta(hours=1),
+    decision_id="dec_1",
+    tenant="acme",
+    subject="agent:a",
+    roles=["agent"],
+    command_types=["wordpress.a", "wordpress.b"],
+    system="wordpress",
+    resource="post/*",
+    purpose="x",
+    declarations={},
+    effect_class_max=EffectClass.COMPENSABLE,
+    outcome="approved",
+    risk_score=1,
+    risk_level=RiskLevel.LOW,
+    risk_factors=[],
+    policy_version=1,
+    policy_sha256="p",
+    determining_policies=[],
+    created_at=NOW,
+    expires_at=NOW + timedelta(hours=1),
 )
 
 COVERS = [

@@ -61,7 +61,12 @@ async def test_a_decision_keeps_its_whole_trace(gateway: EdgeUnderTest) -> None:
     assert trace["action"] == body["action"] and trace["resource"] == body["resource"]
     assert trace["declarations"] == {"wordpress.create_draft": DRAFT.sha256}
     assert sum(factor["points"] for factor in trace["risk_factors"]) == answer["risk"]["score"]
-    for reader, status in ((VIEWER, 200), ({"sub": "agent:other"}, 404), ({"tenant": "globex", **VIEWER}, 404), (ADMIN, 403)):
+    for reader, status in (
+        (VIEWER, 200),
+        ({"sub": "agent:other"}, 404),
+        ({"tenant": "globex", **VIEWER}, 404),
+        (ADMIN, 403),
+    ):
         response = await gateway.client.get(created.headers["location"], headers=gateway.headers(**reader))
         assert response.status_code == status
 
@@ -136,14 +141,25 @@ async def test_wrong_capability_requests_are_refused(gateway: EdgeUnderTest) -> 
     decision_id = (await gateway.decide())["decision_id"]
     before = await gateway.rows()
     for changes in (
-        {"max_uses": 0}, {"max_uses": True}, {"max_uses": 1.5}, {"max_uses": "1"}, {"ttl_seconds": 0}, {"ttl_seconds": 90000},
-        {"cnf_jkt": "thumbprint"}, {"payload_sha256": "x"}, {"decision_id": None}, {"more": 1},
+        {"max_uses": 0},
+        {"max_uses": True},
+        {"max_uses": 1.5},
+        {"max_uses": "1"},
+        {"ttl_seconds": 0},
+        {"ttl_seconds": 90000},
+        {"cnf_jkt": "thumbprint"},
+        {"payload_sha256": "x"},
+        {"decision_id": None},
+        {"more": 1},
     ):
         body = {"decision_id": decision_id, **changes}
         problem(
             await gateway.client.post("/v1/capabilities", json=body, headers=gateway.headers()), 422, "payload-invalid"
         )
-    for changes, check in (({"command_types": ["wordpress.update_post"]}, "command_type"), ({"resource": "*"}, "resource")):
+    for changes, check in (
+        ({"command_types": ["wordpress.update_post"]}, "command_type"),
+        ({"resource": "*"}, "resource"),
+    ):
         body = {"decision_id": decision_id, **changes}
         problem(
             await gateway.client.post("/v1/capabilities", json=body, headers=gateway.headers()), 403, "forbidden", check
@@ -183,14 +199,19 @@ async def test_who_may_revoke(gateway: EdgeUnderTest) -> None:
     capability = await gateway.capability()
     path = f"/v1/capabilities/{capability['capability_id']}/revoke"
     for who, status in (
-        ({"sub": "agent:other"}, 403), (VIEWER, 403), ({"tenant": "globex"}, 404), ({"tenant": "globex", **OPERATOR}, 404),
+        ({"sub": "agent:other"}, 403),
+        (VIEWER, 403),
+        ({"tenant": "globex"}, 404),
+        ({"tenant": "globex", **OPERATOR}, 404),
         (ADMIN, 200),
     ):
         assert (await gateway.client.post(path, headers=gateway.headers(**who))).status_code == status
     decision = await gateway.decide()
     path = f"/v1/decisions/{decision['decision_id']}/revoke"
     problem(await gateway.client.post(path, json={}, headers=gateway.headers()), 422, "payload-invalid")
-    assert (await gateway.client.post(path, json={"reason": "x"}, headers=gateway.headers(**OPERATOR))).status_code == 200
+    assert (
+        await gateway.client.post(path, json={"reason": "x"}, headers=gateway.headers(**OPERATOR))
+    ).status_code == 200
 
 
 async def test_a_freeze_holds_back_its_scope_until_it_is_lifted(gateway_database: Database) -> None:
@@ -273,7 +294,11 @@ async def test_a_policy_set_must_hold_water(gateway: EdgeUnderTest) -> None:
     Requirements: G6
     """
     before = await gateway.rows()
-    for text in ("nonsense", "permit (principal, action, resource);", '@id("a") permit (principal, action, resource) when { context.x };'):
+    for text in (
+        "nonsense",
+        "permit (principal, action, resource);",
+        '@id("a") permit (principal, action, resource) when { context.x };',
+    ):
         found = problem(await set_policy(gateway, "bad", text), 422, "payload-invalid")
         assert found["errors"][0]["pointer"] == "/policies"
     for who in (OPERATOR, VIEWER, {"roles": ("agent",)}):

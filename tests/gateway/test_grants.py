@@ -39,14 +39,23 @@ class Proposing:
     def request(self, *, start_by: datetime | None = None, **changes: Any) -> GrantRequest:
         start = self.start
         fields = {
-            "command_id": start.command_id, "workflow_id": start.workflow_id, "tenant": start.tenant,
-            "command_type": start.command_type, "declaration_sha256": start.declaration_sha256, "target": start.target,
-            "payload": start.payload, "payload_sha256": start.payload_sha256, "idempotency_key": start.idempotency_key,
+            "command_id": start.command_id,
+            "workflow_id": start.workflow_id,
+            "tenant": start.tenant,
+            "command_type": start.command_type,
+            "declaration_sha256": start.declaration_sha256,
+            "target": start.target,
+            "payload": start.payload,
+            "payload_sha256": start.payload_sha256,
+            "idempotency_key": start.idempotency_key,
         }
         top = {name: changes.pop(name) for name in ("mandate", "compensation") if name in changes}
         task = ExecuteTask(
-            operation=Operation(**{**fields, **changes}), fence=4, attempt_id=attempt_id(start.command_id, 4),
-            start_by=start_by or later(30), lease_expires_at=later(60),
+            operation=Operation(**{**fields, **changes}),
+            fence=4,
+            attempt_id=attempt_id(start.command_id, 4),
+            start_by=start_by or later(30),
+            lease_expires_at=later(60),
         )
         return GrantRequest(**{"mandate": start.mandate, "task": task, **top})
 
@@ -54,8 +63,14 @@ class Proposing:
         """The worker's answer to one proposal."""
         real = real_now()
         message = Message(
-            id="msg_1", type="GrantRequest", subject="trueup.grant.request.acme", tenant=request.task.operation.tenant,
-            source="orchestrator", time=real, data=request.model_dump_json().encode(), traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01",
+            id="msg_1",
+            type="GrantRequest",
+            subject="trueup.grant.request.acme",
+            tenant=request.task.operation.tenant,
+            source="orchestrator",
+            time=real,
+            data=request.model_dump_json().encode(),
+            traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01",
         )
         async with self.gateway.gateway.store.transaction() as tx:
             (outgoing,) = await self.handler.handle(tx, Moment(business or real, real), [message])

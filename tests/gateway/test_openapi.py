@@ -58,7 +58,10 @@ async def document(gateway: EdgeUnderTest) -> dict[str, Any]:
 def check(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
     """The value fits a schema of the document."""
     whole = {**schema, "components": found["components"]}
-    errors = [f"{error.instance_path}: {error.message}" for error in jsonschema_rs.Draft202012Validator(whole).iter_errors(value)]
+    errors = [
+        f"{error.instance_path}: {error.message}"
+        for error in jsonschema_rs.Draft202012Validator(whole).iter_errors(value)
+    ]
     assert not errors, errors
 
 
@@ -114,7 +117,9 @@ async def test_examples_work_by_a_click(gateway: EdgeUnderTest) -> None:
     batch = await gateway.client.post("/v1/commands:batch", json=example("/v1/commands:batch", "post"), headers=bearer)
     assert batch.status_code == 207 and batch.json()["results"][0]["status"] == 409  # the same slug, another key
     for path, method, who in (
-        ("/v1/controls/freezes", "POST", OPERATOR), ("/v1/controls/freezes", "DELETE", OPERATOR), ("/v1/policies", "PUT", ADMIN),
+        ("/v1/controls/freezes", "POST", OPERATOR),
+        ("/v1/controls/freezes", "DELETE", OPERATOR),
+        ("/v1/policies", "PUT", ADMIN),
     ):
         headers = {**gateway.headers(**who), "Idempotency-Key": f'"example-{method}"'}
         response = await gateway.client.request(method, path, json=example(path, method.lower()), headers=headers)
@@ -129,7 +134,12 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
     found = await document(gateway)
     start, instance, row = await accepted(gateway, "fits")
     attempt = {
-        "attempt_id": "att_1", "fence": 1, "state": "CONFIRMED", "started_at": None, "ended_at": None, "error_code": None,
+        "attempt_id": "att_1",
+        "fence": 1,
+        "state": "CONFIRMED",
+        "started_at": None,
+        "ended_at": None,
+        "error_code": None,
         "external_status": "201",
     }
     exception = changed_exception(start, "fits", kind="dead_letter")
@@ -137,22 +147,38 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
         gateway,
         CaseChanged(
             instance=instance.evolve(state_version=2),
-            operations=(row.evolve(state_version=2, attempts=[attempt], receipt={"post_id": 1}, observed_state={"a": 1}),),
+            operations=(
+                row.evolve(state_version=2, attempts=[attempt], receipt={"post_id": 1}, observed_state={"a": 1}),
+            ),
             history=tuple(events_of(start, 2)),
         ),
         ElementChanged(
-            tenant="acme", system="wordpress", resource="post/1", element="wordpress.post", command_id=start.command_id,
-            workflow_id=start.workflow_id, version=1, desired=1, phase=Phase.DRIFT,
+            tenant="acme",
+            system="wordpress",
+            resource="post/1",
+            element="wordpress.post",
+            command_id=start.command_id,
+            workflow_id=start.workflow_id,
+            version=1,
+            desired=1,
+            phase=Phase.DRIFT,
         ),
         exception,
     )
     headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": "fits"}
     body = {"scope": {"definition": "other"}, "reason": "x"}
     frozen = await gateway.client.post("/v1/controls/freezes", json=body, headers=headers)
-    check(found, found["paths"]["/v1/controls/freezes"]["post"]["responses"]["201"]["content"]["application/json"]["schema"], frozen.json())
+    check(
+        found,
+        found["paths"]["/v1/controls/freezes"]["post"]["responses"]["201"]["content"]["application/json"]["schema"],
+        frozen.json(),
+    )
     names = {
-        "{command_id}": start.command_id, "{workflow_id}": start.workflow_id, "{exception_id}": exception.exception_id,
-        "{decision_id}": start.mandate.decision_id, "{slug}": "forbidden",
+        "{command_id}": start.command_id,
+        "{workflow_id}": start.workflow_id,
+        "{exception_id}": exception.exception_id,
+        "{decision_id}": start.mandate.decision_id,
+        "{slug}": "forbidden",
     }
     for path, item in found["paths"].items():
         if "get" not in item or path.endswith(("/stream", "/metrics")):
@@ -208,9 +234,9 @@ async def test_without_development_mode_there_is_no_issuer(gateway: EdgeUnderTes
 
     Requirements: G8
     """
-    from trueup_gateway.api.app import create_app  # another application over the same gateway, as production makes it
-
     import httpx
+
+    from trueup_gateway.api.app import create_app  # another application over the same gateway, as production makes it
 
     gateway.gateway.dev_key = None
     transport = httpx.ASGITransport(app=create_app(gateway.gateway))

@@ -64,7 +64,11 @@ class Running:
     async def spawn(self, name: str, **changes: str) -> asyncio.subprocess.Process:
         environment = {**self.environment, "TRUEUP_INSTANCE": name, **changes}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "trueup_gateway.main", env=environment, stdout=asyncio.subprocess.DEVNULL,
+            sys.executable,
+            "-m",
+            "trueup_gateway.main",
+            env=environment,
+            stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
         self.replicas.append(process)
@@ -87,7 +91,8 @@ class Running:
     async def capability(self, max_uses: int = 1) -> dict[str, Any]:
         headers = await self.token()
         body = {
-            "action": {"command_types": ["wordpress.create_draft"]}, "purpose": "test",
+            "action": {"command_types": ["wordpress.create_draft"]},
+            "purpose": "test",
             "resource": {"system": "wordpress", "resource": "post/*"},
         }
         decision = (await self.client.post("/v1/decisions", json=body, headers=headers)).json()
@@ -112,7 +117,12 @@ class Running:
 
     async def say(self, body: Any, subject: str, message_id: str, *, core: bool = False) -> None:
         message = Message(
-            id=message_id, type=type(body).__name__, subject=subject, tenant="acme", source="orchestrator", time=real_now(),
+            id=message_id,
+            type=type(body).__name__,
+            subject=subject,
+            tenant="acme",
+            source="orchestrator",
+            time=real_now(),
             data=body.model_dump_json().encode(),
         )
         await BusPublisher(self.orchestrator).publish([Outgoing(message, durable=not core, core=core)])
@@ -137,7 +147,9 @@ async def running(gateway_database: Database, bus_with_catalog: BusServer, tmp_p
         path.write_text(value)
         environment[f"TRUEUP_{name}_FILE"] = str(path)
     environment |= {
-        "TRUEUP_MODE": "development", "TRUEUP_PORT": str(port), "TRUEUP_DATABASE_URL": gateway_database.url("gateway"),
+        "TRUEUP_MODE": "development",
+        "TRUEUP_PORT": str(port),
+        "TRUEUP_DATABASE_URL": gateway_database.url("gateway"),
         "TRUEUP_NATS_URL": bus_with_catalog.url("gateway"),
     }
     orchestrator = await Bus.connect(bus_with_catalog.url("orchestrator"), service="orchestrator", name="test")
@@ -165,7 +177,9 @@ async def test_from_the_token_to_the_final_answer(running: Running) -> None:
     await running.ready()
     capability = await running.capability()
     headers = {
-        "Authorization": f"Bearer {capability['capability']}", "Idempotency-Key": '"whole"', "Prefer": "wait=20",
+        "Authorization": f"Bearer {capability['capability']}",
+        "Idempotency-Key": '"whole"',
+        "Prefer": "wait=20",
     }
     asked = asyncio.create_task(running.client.post("/v1/commands", json=draft("whole"), headers=headers))
     start = await running.next_start("whole")
@@ -194,7 +208,9 @@ async def test_from_the_token_to_the_final_answer(running: Running) -> None:
     await running.say(CaseAnswered(instance=instance, operation=row), running.reply_to, "answer-1", core=True)
     answered = await asked
     assert answered.status_code == 200 and answered.json()["receipt"] == {"post_id": 7}
-    await running.say(CaseChanged(instance=instance, operations=(row,)), event_subject("orchestrator", "case", "acme"), "case-1")
+    await running.say(
+        CaseChanged(instance=instance, operations=(row,)), event_subject("orchestrator", "case", "acme"), "case-1"
+    )
 
     async def projected() -> bool:
         case = await running.client.get(f"/v1/workflows/{start.workflow_id}", headers=reader)
@@ -207,21 +223,41 @@ async def test_from_the_token_to_the_final_answer(running: Running) -> None:
 
 def _proposal(start: StartCase) -> GrantRequest:
     operation = Operation(
-        command_id=start.command_id, workflow_id=start.workflow_id, tenant=start.tenant, command_type=start.command_type,
-        declaration_sha256=start.declaration_sha256, target=start.target, payload=start.payload,
-        payload_sha256=start.payload_sha256, idempotency_key=start.idempotency_key,
+        command_id=start.command_id,
+        workflow_id=start.workflow_id,
+        tenant=start.tenant,
+        command_type=start.command_type,
+        declaration_sha256=start.declaration_sha256,
+        target=start.target,
+        payload=start.payload,
+        payload_sha256=start.payload_sha256,
+        idempotency_key=start.idempotency_key,
     )
     task = ExecuteTask(
-        operation=operation, fence=2, attempt_id=attempt_id(start.command_id, 2), start_by=later(30), lease_expires_at=later(60),
+        operation=operation,
+        fence=2,
+        attempt_id=attempt_id(start.command_id, 2),
+        start_by=later(30),
+        lease_expires_at=later(60),
     )
     return GrantRequest(mandate=start.mandate, task=task)
 
 
 def _instance(start: StartCase) -> InstanceRow:
     return InstanceRow(
-        workflow_id=start.workflow_id, saga_id=start.saga_id, tenant="acme", definition="command", sha256="s",
-        status=InstanceStatus.CLOSED, state_version=5, object_type="wordpress", object_id="post",
-        subject=start.mandate.subject, mandate={}, created_at=start.accepted_at, deadline_at=start.deadline_at,
+        workflow_id=start.workflow_id,
+        saga_id=start.saga_id,
+        tenant="acme",
+        definition="command",
+        sha256="s",
+        status=InstanceStatus.CLOSED,
+        state_version=5,
+        object_type="wordpress",
+        object_id="post",
+        subject=start.mandate.subject,
+        mandate={},
+        created_at=start.accepted_at,
+        deadline_at=start.deadline_at,
         closed_at=later(0),
     )
 
@@ -234,7 +270,11 @@ async def test_one_key_over_two_replicas_on_one_port(running: Running) -> None:
     first, _ = await running.spawn("gateway"), await running.spawn("gateway-2")
     await running.ready()
     capability = await running.capability(max_uses=5)
-    headers = {"Authorization": f"Bearer {capability['capability']}", "Idempotency-Key": '"port"', "Connection": "close"}
+    headers = {
+        "Authorization": f"Bearer {capability['capability']}",
+        "Idempotency-Key": '"port"',
+        "Connection": "close",
+    }
     responses = await asyncio.gather(
         *(running.client.post("/v1/commands", json=draft("port"), headers=headers) for _ in range(50))
     )
@@ -276,7 +316,9 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
 
     async def known() -> bool:
         return (
-            watch.revoked("capability", capability["capability_id"]) and watch.freeze_of(fields) is not None and not watch.stale
+            watch.revoked("capability", capability["capability_id"])
+            and watch.freeze_of(fields) is not None
+            and not watch.stale
         )
 
     await eventually(known, "revocation and freeze in the watch")
@@ -296,7 +338,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
     [
         ({"TRUEUP_MODE": "production", "TRUEUP_DEV_ISSUER": "1"}, "TRUEUP_DEV_ISSUER"),
         ({"TRUEUP_MODE": "production", "TRUEUP_SIGNING_KEY_FILE": ""}, "TRUEUP_SIGNING_KEY"),
-        ({"TRUEUP_SIGNING_KEY": "nonsense"}, "TRUEUP_SIGNING_KEY"),
+        ({"TRUEUP_SIGNING_KEY": "nonsense", "TRUEUP_SIGNING_KEY_FILE": ""}, "TRUEUP_SIGNING_KEY"),
         ({"TRUEUP_ROLES": "api,wizard"}, "TRUEUP_ROLES"),
     ],
 )
@@ -322,6 +364,8 @@ async def test_production_mode_serves_no_development_token(running: Running) -> 
     assert (await running.client.post("/dev/token", json=body)).status_code == 404
     from trueup_gateway.tokens import sign_access
 
-    token = sign_access(ISSUER, subject="agent:x", tenant="acme", roles=["agent"], scopes=[], ttl_seconds=60, real=real_now())
+    token = sign_access(
+        ISSUER, subject="agent:x", tenant="acme", roles=["agent"], scopes=[], ttl_seconds=60, real=real_now()
+    )
     response = await running.client.get("/v1/commands", headers={"Authorization": f"Bearer {token}"})
     assert response.status_code == 401 and response.json()["check"] == "signature"

@@ -85,7 +85,10 @@ REFUSALS: dict[str, tuple[Send, int, str, str | None]] = {
     "form": (raw(b"a=1", **{"Content-Type": "application/x-www-form-urlencoded"}), 415, "media-type-unsupported", None),
     "text": (raw(b"{}", **{"Content-Type": "text/plain"}), 415, "media-type-unsupported", None),
     "other charset": (
-        raw(b"{}", **{"Content-Type": "application/json; charset=utf-16"}), 415, "media-type-unsupported", None,
+        raw(b"{}", **{"Content-Type": "application/json; charset=utf-16"}),
+        415,
+        "media-type-unsupported",
+        None,
     ),
     "gzip": (raw(b"\x1f\x8b", **{"Content-Encoding": "gzip"}), 415, "media-type-unsupported", None),
     "body too large": (raw(b'{"a":"' + b"x" * 1024 * 1024 + b'"}'), 413, "too-large", None),
@@ -98,6 +101,12 @@ REFUSALS: dict[str, tuple[Send, int, str, str | None]] = {
     "misspelt member": (sending({**draft("a"), "deadine": None}), 422, "payload-invalid", None),
     "type that is a number": (sending({**draft("a"), "command_type": 5}), 422, "payload-invalid", None),
     "naive deadline": (sending(draft("a", deadline="2099-01-01T00:00:00")), 422, "payload-invalid", None),
+    "deadline before the calendar": (
+        sending(draft("a", deadline="0001-01-01T00:00:00+14:00")),
+        422,
+        "payload-invalid",
+        None,
+    ),
     "deadline as a number": (sending(draft("a", deadline=4102444800)), 422, "payload-invalid", None),
     "deadline in the past": (sending(draft("a", deadline=rfc3339(later(-1)))), 422, "payload-invalid", None),
     "wildcard target": (sending(target(resource="post/*")), 422, "payload-invalid", None),
@@ -106,7 +115,10 @@ REFUSALS: dict[str, tuple[Send, int, str, str | None]] = {
     "unknown type": (sending({**draft("a"), "command_type": "wordpress.nonsense"}), 422, "unknown-command-type", None),
     "unknown system": (sending(target(system="nowhere")), 422, "unknown-system", None),
     "type outside the capability": (
-        sending({**draft("a"), "command_type": "wordpress.update_post"}), 403, "forbidden", "command_type",
+        sending({**draft("a"), "command_type": "wordpress.update_post"}),
+        403,
+        "forbidden",
+        "command_type",
     ),
     "other resource": (sending(target(resource="page/1")), 403, "forbidden", "resource"),
     "resource with a like name": (sending(target(resource="posts")), 403, "forbidden", "resource"),
@@ -175,7 +187,9 @@ async def test_pointers_name_every_place_and_show_no_value(gateway: EdgeUnderTes
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/commands", "/v1/decisions", "/v1/policies"])
-async def test_without_a_token_nothing_is_read(gateway: EdgeUnderTest, header: str | None, check: str, path: str) -> None:
+async def test_without_a_token_nothing_is_read(
+    gateway: EdgeUnderTest, header: str | None, check: str, path: str
+) -> None:
     """Authentication comes before the body: even a hostile one is answered with 401.
 
     Requirements: G4
@@ -228,7 +242,9 @@ async def test_a_required_version_must_be_given(gateway: EdgeUnderTest) -> None:
     """A type that binds a version is not accepted without one."""
     capability = await gateway.capability("wordpress.update_post")
     update = {
-        "command_type": "wordpress.update_post", "target": {"system": "wordpress", "resource": "post/1"}, "payload": {},
+        "command_type": "wordpress.update_post",
+        "target": {"system": "wordpress", "resource": "post/1"},
+        "payload": {},
     }
     found = problem(await gateway.submit(capability["capability"], "v1", update), 422, "payload-invalid")
     assert found["errors"][0]["pointer"] == "/target/expected_version"
@@ -263,9 +279,15 @@ async def test_unknown_paths_methods_and_ids_are_problems(gateway: EdgeUnderTest
     response = await gateway.client.delete("/v1/commands")
     problem(response, 405, "method-not-allowed")
     for path in (
-        "/v1/commands/cmd_1", "/v1/commands/%00", "/v1/commands/cmd_" + "0" * 32, "/v1/commands/" + "x" * 5000,
-        "/v1/workflows/wf_%27%20or%201=1", "/v1/workflows/wf_" + "0" * 32 + "/history", "/v1/decisions/dec_" + "0" * 32,
-        "/v1/exceptions/exc_" + "f" * 32, "/v1/workflows/cmd_" + "0" * 32,
+        "/v1/commands/cmd_1",
+        "/v1/commands/%00",
+        "/v1/commands/cmd_" + "0" * 32,
+        "/v1/commands/" + "x" * 5000,
+        "/v1/workflows/wf_%27%20or%201=1",
+        "/v1/workflows/wf_" + "0" * 32 + "/history",
+        "/v1/decisions/dec_" + "0" * 32,
+        "/v1/exceptions/exc_" + "f" * 32,
+        "/v1/workflows/cmd_" + "0" * 32,
     ):
         problem(await gateway.client.get(path, headers=gateway.headers()), 404, "not-found")
 
@@ -273,8 +295,16 @@ async def test_unknown_paths_methods_and_ids_are_problems(gateway: EdgeUnderTest
 @pytest.mark.parametrize(
     "query",
     [
-        "limit=0", "limit=201", "limit=x", "limit=-1", "limit=1&limit=2", "cursor=!!!", "cursor=bm9uc2Vuc2U",
-        "state=NONSENSE", "command_type=%00", "limit=99999999999999999999",
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "limit=-1",
+        "limit=1&limit=2",
+        "cursor=!!!",
+        "cursor=bm9uc2Vuc2U",
+        "state=NONSENSE",
+        "command_type=%00",
+        "limit=99999999999999999999",
     ],
 )
 async def test_a_parameter_that_makes_no_sense_is_400(gateway: EdgeUnderTest, query: str) -> None:
@@ -313,10 +343,15 @@ async def test_a_store_that_is_away_is_503(gateway: EdgeUnderTest) -> None:
     for response in (
         await gateway.submit(capability, "away", draft("away")),
         await gateway.client.get("/v1/commands", headers=gateway.headers()),
-        await gateway.client.post("/v1/decisions", headers=gateway.headers(), json={
-            "action": {"command_types": ["wordpress.create_draft"]}, "purpose": "x",
-            "resource": {"system": "wordpress", "resource": "post"},
-        }),
+        await gateway.client.post(
+            "/v1/decisions",
+            headers=gateway.headers(),
+            json={
+                "action": {"command_types": ["wordpress.create_draft"]},
+                "purpose": "x",
+                "resource": {"system": "wordpress", "resource": "post"},
+            },
+        ),
     ):
         problem(response, 503, "unavailable")
         assert int(response.headers["retry-after"]) >= 1

@@ -21,7 +21,12 @@ CIRCUMSTANCES = st.builds(
 
 
 def of_class(effect_class: EffectClass, blast_radius: int, risk: RiskLevel = RiskLevel.LOW) -> CommandDeclaration:
-    changes = {"effect_class": effect_class, "blast_radius": blast_radius, "risk": risk, "compensation": DRAFT.compensation}
+    changes = {
+        "effect_class": effect_class,
+        "blast_radius": blast_radius,
+        "risk": risk,
+        "compensation": DRAFT.compensation,
+    }
     return CommandDeclaration.model_validate({**DRAFT.model_dump(), **changes})
 
 
@@ -39,7 +44,11 @@ def test_the_same_factors_give_the_same_score(circumstances: Circumstances) -> N
         assert assess(tuple(reversed(declarations)), circumstances).score == first.score
 
 
-@given(CIRCUMSTANCES, st.integers(0, 40), st.sampled_from([EffectClass.READ, EffectClass.COMPENSABLE, EffectClass.RETRYABLE]))
+@given(
+    CIRCUMSTANCES,
+    st.integers(0, 40),
+    st.sampled_from([EffectClass.READ, EffectClass.COMPENSABLE, EffectClass.RETRYABLE]),
+)
 def test_reversible_work_of_small_radius_is_never_high(
     circumstances: Circumstances, blast_radius: int, effect_class: EffectClass
 ) -> None:

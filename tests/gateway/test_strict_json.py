@@ -26,7 +26,7 @@ HOSTILE = {
     "Infinity": b'{"a":Infinity}',
     "-Infinity": b'{"a":-Infinity}',
     "1e999": b'{"a":1e999}',
-    "-1e999": b'[-1e999]',
+    "-1e999": b"[-1e999]",
     "huge integer": b'{"a":' + b"9" * 30 + b"}",
     "beyond doubles": b'{"a":9007199254740993}',
     "too deep": b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1),
@@ -66,7 +66,11 @@ def test_paired_surrogates_and_escapes_are_text() -> None:
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
     max_leaves=20,
 )

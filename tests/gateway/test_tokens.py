@@ -29,8 +29,15 @@ def encoded(value: bytes) -> str:
 def claims(**changes: Any) -> dict[str, Any]:
     issued = int(NOW.timestamp())
     base = {
-        "iss": "trueup-dev-issuer", "aud": "trueup-gateway", "client_id": "test", "sub": "agent:publisher", "tenant": "acme",
-        "roles": ["agent"], "iat": issued, "exp": issued + 60, "jti": "one",
+        "iss": "trueup-dev-issuer",
+        "aud": "trueup-gateway",
+        "client_id": "test",
+        "sub": "agent:publisher",
+        "tenant": "acme",
+        "roles": ["agent"],
+        "iat": issued,
+        "exp": issued + 60,
+        "jti": "one",
     }
     base.update(changes)
     return {name: value for name, value in base.items() if value is not ...}
@@ -99,7 +106,9 @@ GUARDS: dict[str, tuple[Callable[[], str], str]] = {
     "duplicate claim": (duplicate_claim, "signature"),
     "duplicate header": (duplicate_header, "signature"),
     "claims that are a list": (
-        lambda: raw_token(b'{"alg":"Ed25519","kid":"%s","typ":"at+jwt"}' % ISSUER.kid.encode(), b'["claims that are a list"]'),
+        lambda: raw_token(
+            b'{"alg":"Ed25519","kid":"%s","typ":"at+jwt"}' % ISSUER.kid.encode(), b'["claims that are a list"]'
+        ),
         "signature",
     ),
     "typ of a capability": (lambda: token({"typ": CAPABILITY_TYPE}), "audience"),
@@ -161,7 +170,10 @@ def test_a_right_token_tells_who_calls_until_it_expires() -> None:
     for _ in range(2):
         caller = verifier.caller(minted, NOW)
         assert (caller.subject, caller.tenant, caller.roles, caller.scopes) == (
-            "operator:ops", "acme", ("operator",), ("site:p4",),
+            "operator:ops",
+            "acme",
+            ("operator",),
+            ("site:p4",),
         )
     with pytest.raises(Refused) as caught:
         verifier.caller(minted, NOW + timedelta(seconds=60))
@@ -176,9 +188,19 @@ def test_remembering_does_not_let_a_token_pass_as_another_kind() -> None:
     verifier = verifier_of(SIGNING, ISSUER)
     access = token()
     capability = sign_capability(
-        SIGNING, capability_id="cap_1", subject="agent:publisher", tenant="acme", permissions=["wordpress:write"],
-        command_types=["wordpress.create_draft"], system="wordpress", resource="post/*", payload_sha256=None,
-        expected_version=None, decision_id="dec_1", issued_at=NOW, expires_at=NOW + timedelta(seconds=60),
+        SIGNING,
+        capability_id="cap_1",
+        subject="agent:publisher",
+        tenant="acme",
+        permissions=["wordpress:write"],
+        command_types=["wordpress.create_draft"],
+        system="wordpress",
+        resource="post/*",
+        payload_sha256=None,
+        expected_version=None,
+        decision_id="dec_1",
+        issued_at=NOW,
+        expires_at=NOW + timedelta(seconds=60),
     )
     assert verifier.caller(access, NOW).subject == verifier.capability(capability, NOW).subject
     with pytest.raises(Refused):

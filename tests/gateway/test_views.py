@@ -34,7 +34,12 @@ async def project(gateway: EdgeUnderTest, *events: Any) -> None:
     now = real_now()
     messages = [
         Message(
-            id=f"m{number}", type=type(event).__name__, subject="s", tenant="acme", source="test", time=now,
+            id=f"m{number}",
+            type=type(event).__name__,
+            subject="s",
+            tenant="acme",
+            source="test",
+            time=now,
             data=event.model_dump_json().encode(),
         )
         for number, event in enumerate(events)
@@ -60,9 +65,16 @@ def events_of(start: StartCase, count: int) -> list[HistoryEvent]:
     for seq in range(1, count + 1):
         found.append(
             history.append(
-                workflow_id=start.workflow_id, tenant=start.tenant, seq=seq, type=f"Fact{seq}", actor="orchestrator",
-                prev_hash=found[-1].hash if found else history.GENESIS, occurred_at=real_now(), recorded_at=real_now(),
-                payload={"seq": seq, "text": "é"}, trace_id=start.trace_id,
+                workflow_id=start.workflow_id,
+                tenant=start.tenant,
+                seq=seq,
+                type=f"Fact{seq}",
+                actor="orchestrator",
+                prev_hash=found[-1].hash if found else history.GENESIS,
+                occurred_at=real_now(),
+                recorded_at=real_now(),
+                payload={"seq": seq, "text": "é"},
+                trace_id=start.trace_id,
             )
         )
     return found
@@ -77,7 +89,9 @@ async def test_an_older_event_never_replaces_a_newer_one(gateway: EdgeUnderTest)
     states = [OperationState.QUEUED, OperationState.DISPATCHING, OperationState.RUNNING, OperationState.SUCCESS]
     changes = [
         CaseChanged(
-            instance=instance.evolve(state_version=number, status=InstanceStatus.RUNNING if number < 4 else InstanceStatus.CLOSED),
+            instance=instance.evolve(
+                state_version=number, status=InstanceStatus.RUNNING if number < 4 else InstanceStatus.CLOSED
+            ),
             operations=(row.evolve(state=state, state_version=number),),
         )
         for number, state in enumerate(states, 1)
@@ -96,8 +110,16 @@ def test_a_batch_keeps_the_newest_of_each_object(order: list[int], more: list[in
     at = later(0)
     changes = [
         ElementChanged(
-            tenant="acme", system="wordpress", resource="post/1", element="wordpress.post", command_id="c", workflow_id="w",
-            version=number, desired=number, phase=Phase.HEALTHY, observed_at=at,
+            tenant="acme",
+            system="wordpress",
+            resource="post/1",
+            element="wordpress.post",
+            command_id="c",
+            workflow_id="w",
+            version=number,
+            desired=number,
+            phase=Phase.HEALTHY,
+            observed_at=at,
         )
         for number in range(4)
     ]
@@ -112,13 +134,32 @@ async def test_a_case_shows_vector_obligations_and_wait(gateway: EdgeUnderTest) 
     """
     start, instance, row = await accepted(gateway, "vector")
     owed = ObligationRow(
-        obligation_id="obl_1", tenant="acme", workflow_id=start.workflow_id, saga_id=start.saga_id, command_id=start.command_id,
-        kind="unknown_outcome", owner="operators", opened_at=later(-5), deadline_at=later(600),
+        obligation_id="obl_1",
+        tenant="acme",
+        workflow_id=start.workflow_id,
+        saga_id=start.saga_id,
+        command_id=start.command_id,
+        kind="unknown_outcome",
+        owner="operators",
+        opened_at=later(-5),
+        deadline_at=later(600),
     )
     element = ElementChanged(
-        tenant="acme", system="wordpress", resource="post/7", element="wordpress.post", command_id=start.command_id,
-        workflow_id=start.workflow_id, version=2, desired={"title": "A"}, recorded={"title": "A"}, observed={"title": "B"},
-        verdict="CONFIRMED", phase=Phase.DRIFT, observed_at=later(-1), source="wordpress", observed_version="v7",
+        tenant="acme",
+        system="wordpress",
+        resource="post/7",
+        element="wordpress.post",
+        command_id=start.command_id,
+        workflow_id=start.workflow_id,
+        version=2,
+        desired={"title": "A"},
+        recorded={"title": "A"},
+        observed={"title": "B"},
+        verdict="CONFIRMED",
+        phase=Phase.DRIFT,
+        observed_at=later(-1),
+        source="wordpress",
+        observed_version="v7",
     )
     await project(
         gateway,
@@ -165,8 +206,20 @@ async def test_history_is_read_as_it_was_recorded(gateway: EdgeUnderTest) -> Non
     assert history.verify([HistoryEvent.model_validate(item) for item in found]) is None
     assert [item["seq"] for item in found] == list(range(1, 8))
     assert set(found[0]) >= {
-        "seq", "event_id", "type", "schema_version", "occurred_at", "recorded_at", "actor", "payload", "payload_sha256",
-        "causation_id", "correlation_id", "trace_id", "prev_hash", "hash",
+        "seq",
+        "event_id",
+        "type",
+        "schema_version",
+        "occurred_at",
+        "recorded_at",
+        "actor",
+        "payload",
+        "payload_sha256",
+        "causation_id",
+        "correlation_id",
+        "trace_id",
+        "prev_hash",
+        "hash",
     }
 
 
@@ -179,7 +232,10 @@ async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest) -
     events = events_of(start, 4)
 
     async def go_on() -> None:
-        await project(gateway, CaseChanged(instance=instance.evolve(state_version=1), operations=(row,), history=tuple(events[:2])))
+        await project(
+            gateway,
+            CaseChanged(instance=instance.evolve(state_version=1), operations=(row,), history=tuple(events[:2])),
+        )
         await asyncio.sleep(0.4)
         closed = instance.evolve(state_version=2, status=InstanceStatus.CLOSED, closed_at=later(0))
         done = row.evolve(state=OperationState.SUCCESS, state_version=2)
@@ -208,8 +264,10 @@ async def test_readers_see_what_is_theirs(gateway: EdgeUnderTest) -> None:
     exception = changed_exception(start, "theirs-not")
     await project(gateway, exception)
     paths = [
-        f"/v1/commands/{start.command_id}", f"/v1/workflows/{start.workflow_id}",
-        f"/v1/workflows/{start.workflow_id}/history", f"/v1/exceptions/{exception.exception_id}",
+        f"/v1/commands/{start.command_id}",
+        f"/v1/workflows/{start.workflow_id}",
+        f"/v1/workflows/{start.workflow_id}/history",
+        f"/v1/exceptions/{exception.exception_id}",
     ]
     auditor = {"sub": "operator:audit", "roles": ("auditor",)}
     for path in paths:
@@ -225,16 +283,28 @@ async def test_readers_see_what_is_theirs(gateway: EdgeUnderTest) -> None:
         assert (await gateway.client.get(path, headers=gateway.headers(roles=("admin",)))).status_code == 403
     problem(
         await gateway.client.get(f"/v1/workflows/{start.workflow_id}/stream", headers=gateway.headers(tenant="globex")),
-        404, "not-found",
+        404,
+        "not-found",
     )
 
 
 def changed_exception(start: StartCase, name: str, **changes: Any) -> ExceptionChanged:
     fields: dict[str, Any] = {
-        "exception_id": derived_id("exc", start.workflow_id, name), "tenant": start.tenant, "kind": "failed", "status": "open",
-        "lifecycle": "found", "failure_class": "SCHEMA_ERROR", "owner": "operators", "deadline_at": later(3600),
-        "opened_at": later(-60), "workflow_id": start.workflow_id, "saga_id": start.saga_id, "command_id": start.command_id,
-        "envelope": {"failure_code": "payload_invalid"}, "allowed_actions": ("RETRY",), "version": 1,
+        "exception_id": derived_id("exc", start.workflow_id, name),
+        "tenant": start.tenant,
+        "kind": "failed",
+        "status": "open",
+        "lifecycle": "found",
+        "failure_class": "SCHEMA_ERROR",
+        "owner": "operators",
+        "deadline_at": later(3600),
+        "opened_at": later(-60),
+        "workflow_id": start.workflow_id,
+        "saga_id": start.saga_id,
+        "command_id": start.command_id,
+        "envelope": {"failure_code": "payload_invalid"},
+        "allowed_actions": ("RETRY",),
+        "version": 1,
     }
     return ExceptionChanged(**{**fields, **changes})
 
@@ -254,8 +324,12 @@ async def test_exceptions_are_counted_filtered_and_closed(gateway: EdgeUnderTest
     assert (summary["dead_letters"], summary["unknown_outcomes"], summary["state_drift"]) == (1, 1, 0)
     assert 499 < summary["oldest_age_seconds"] < 600
     for query, names in (
-        ("kind=dead_letter", [dead]), ("owner=editors", [dead]), ("cause=TIMEOUT_UNKNOWN", [unknown]),
-        ("cause=payload_invalid&owner=editors", [dead]), ("status=closed", [gone]), ("kind=conflict", []),
+        ("kind=dead_letter", [dead]),
+        ("owner=editors", [dead]),
+        ("cause=TIMEOUT_UNKNOWN", [unknown]),
+        ("cause=payload_invalid&owner=editors", [dead]),
+        ("status=closed", [gone]),
+        ("kind=conflict", []),
     ):
         items = (await gateway.client.get(f"/v1/exceptions?{query}", headers=headers)).json()["items"]
         assert {item["exception_id"] for item in items} == {event.exception_id for event in names}, query
@@ -297,8 +371,16 @@ async def test_lists_of_cases_filter(gateway: EdgeUnderTest) -> None:
     await gateway.submit(capability, "filter-2", draft("filter-2"))
     await advance(gateway, first["command_id"], OperationState.FAILED, status=InstanceStatus.HUMAN_TAKEOVER)
     for query, count in (
-        ("", 2), ("status=RUNNING", 1), ("status=HUMAN_TAKEOVER", 1), ("status=CLOSED", 0), ("definition=command", 2),
-        ("definition=other", 0), ("object=post", 2), ("object=page", 0), ("overdue=true", 0), ("overdue=false", 2),
+        ("", 2),
+        ("status=RUNNING", 1),
+        ("status=HUMAN_TAKEOVER", 1),
+        ("status=CLOSED", 0),
+        ("definition=command", 2),
+        ("definition=other", 0),
+        ("object=post", 2),
+        ("object=page", 0),
+        ("overdue=true", 0),
+        ("overdue=false", 2),
         ("owner=operators", 0),
     ):
         response = await gateway.client.get(f"/v1/workflows?{query}", headers=gateway.headers(**who))

@@ -265,6 +265,22 @@ def test_proved_absence_lets_it_be_sent_again_above_the_fence_that_was_shut_out(
     assert (request.task.fence, request.task.grant) == (8, "")
 
 
+@pytest.mark.parametrize("verdict", [None, FindVerdict.MISSING, FindVerdict.UNKNOWN])
+def test_a_settlement_of_an_earlier_attempt_decides_nothing(verdict: FindVerdict | None) -> None:
+    """It comes again, late, while a newer attempt is undecided.
+
+    Requirements: X4
+    """
+    story = Story().wait(1)
+    story.hear(receipt(story.row, UNKNOWN, None, "timeout"))
+    story.hear(settlement(story.row, FindVerdict.MISSING, fence=2))
+    story.wait(20).hear(Due()).hear(Dispatch(2))
+    story.hear(receipt(story.row, UNKNOWN, None, "timeout"))
+    assert (story.state, story.row.fence) == (S.OUTCOME_UNKNOWN, 3)
+    story.hear(settlement(story.row, verdict, fence=2))
+    assert (story.state, story.row.fence) == (S.OUTCOME_UNKNOWN, 3)
+
+
 @pytest.mark.parametrize("revoked", [True, False])
 def test_absence_is_not_resent_without_authority(revoked: bool) -> None:
     """Requirements: E3"""
@@ -354,6 +370,31 @@ def test_a_beat_of_a_suspected_orphan_resumes_it() -> None:
     lease(story)
     story.hear(receipt(story.row, REJECTED, TRANSIENT, "unavailable"))
     assert story.row.fence > 50, "leaps over the fences that the settlement may have used meanwhile"
+
+
+def test_beats_without_progress_raise_an_alarm_until_the_attempt_gets_on() -> None:
+    """Requirements: E5, Q4"""
+    decl = declaration(timeout_seconds=600.0, progress_seconds=30.0)
+    story = Story(start_case(decl=decl, grant_expires_at=NOW + timedelta(hours=1)), decl)
+    attempt = RunningAttempt(command_id=story.row.command_id, tenant="acme", fence=1, progress=1)
+
+    def beat(progress: int) -> Beaten:
+        return Beaten(attempt.model_copy(update={"progress": progress}), "adapters-1", story.at.real)
+
+    story.hear(beat(1))
+    story.wait(20).hear(beat(2))
+    story.wait(29).hear(beat(2))
+    assert story.kinds == []
+    story.wait(2).hear(beat(2))
+    assert (story.state, story.kinds) == (S.RUNNING, ["stale_running"])
+    seq = story.case.instance.history_seq
+    story.wait(5).hear(beat(2))
+    assert story.case.instance.history_seq == seq
+    story.wait(1).hear(beat(3))
+    assert (story.state, story.kinds) == (S.RUNNING, [])
+    story.wait(40).hear(beat(3)).hear(receipt(story.row, CONFIRMED))
+    assert (story.state, story.kinds) == (S.SUCCESS, [])
+    assert [row.status for row in story.obligations.values()] == ["closed", "closed"]
 
 
 def test_an_older_confirmation_bars_failure_until_the_effects_are_counted() -> None:

@@ -208,7 +208,7 @@ async def test_the_loser_of_a_race_reloads(plane: Plane) -> None:
 
 
 async def test_one_key_has_one_operation_however_often_it_is_started(plane: Plane) -> None:
-    """In one batch, in later batches, and on two replicas at once.
+    """In one batch and in later batches.
 
     Requirements: I2
     """
@@ -222,19 +222,40 @@ async def test_one_key_has_one_operation_however_often_it_is_started(plane: Plan
         row = await plane.row(loser.command_id)
         assert (row.state, row.error_code) == (S.CONFLICT, "identity_in_use")
         assert first.command_id in (row.error_detail or "")
-    bodies = [await accepted(plane, number, key="race", slug=f"r{number}") for number in range(10, 16)]
 
-    async def until_done(body: StartCase) -> None:
-        while True:
-            try:
-                await plane.react(plane.commands, [body])
-                return
-            except StoreBusy:
-                continue
 
-    await asyncio.gather(*(until_done(body) for body in bodies))
+async def test_of_two_replicas_that_start_the_same_key_at_once_one_wins(plane: Plane) -> None:
+    """Both looked before either committed: the unique index decides, the loser repeats and sees the winner.
+
+    Requirements: I2
+    """
+    looked = asyncio.Barrier(2)
+
+    class Slow(CommandHandler):
+        async def handle(self, tx: Any, moment: Any, messages: Any) -> Any:
+            look = tx.holders
+
+            async def both(*arguments: Any) -> Any:
+                found = await look(*arguments)
+                await looked.wait()
+                return found
+
+            tx.holders = both
+            return await super().handle(tx, moment, messages)
+
+    bodies = [await accepted(plane, number, key="race", slug=f"r{number}") for number in (1, 2)]
+    handler = Slow(plane.desk)
+    outcomes = await asyncio.gather(
+        *(plane.react(handler, [body]) for body in bodies),
+        return_exceptions=True,
+    )
+    busy = [isinstance(outcome, StoreBusy) for outcome in outcomes]
+    assert sorted(busy) == [False, True]
+    loser = bodies[busy.index(True)]
+    assert await plane.fetch("SELECT 1 FROM instance WHERE workflow_id = $1", loser.workflow_id) == []
+    await plane.react(plane.commands, [loser])
     states = [(await plane.row(body.command_id)).state for body in bodies]
-    assert sorted(states) == [S.CONFLICT] * 5 + [S.DISPATCHING]
+    assert sorted(states) == [S.CONFLICT, S.DISPATCHING]
 
 
 async def test_another_key_for_a_taken_identity_is_refused_and_pointed_to_the_holder(plane: Plane) -> None:

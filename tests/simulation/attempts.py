@@ -1,45 +1,67 @@
-"""What runs between an adapter's two loops: attempts, look-ups and reads against the fake world, as plain coroutines."""
+"""What runs between an adapter's two loops: the real attempts, look-ups and reads, against the fake world.
+
+Only slots, rates and timeouts are played here (the real ones are asyncio's); what an attempt means is the service's code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Final
 
-from trueup_adapters.core.job import Finished, FinishedMessage, Job, Looked, LookJob, Probed, ProbeJob, SendJob, Sent
-from trueup_adapters.core.job import job_id, tenant_and_system
-from trueup_common.contracts.adapter import Call, Connection, SlotLost, not_sent
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
+from trueup_adapters.core.job import (
+    Finished,
+    FinishedMessage,
+    Job,
+    Looked,
+    LookJob,
+    Probed,
+    ProbeJob,
+    SendJob,
+    Sent,
+    job_id,
+    tenant_and_system,
+)
+from trueup_common.contracts.adapter import Connection, Outcome
 from trueup_common.contracts.envelope import Message
-from trueup_common.contracts.grant import GrantClaims, refusal
-from trueup_common.contracts.task import ExecuteTask
-from trueup_common.runtime.grants import GrantKeys
+from trueup_common.contracts.task import Beat, RunningAttempt
+from trueup_common.runtime.ports import CrashPoints
 
 from tests.simulation.engine import STEP, Engine, Process, Signal, Sleep
 from tests.simulation.world import World, WorldTarget
 
-
-class SimulatedAuthority:
-    """The adapter's check of a grant: genuine, for exactly this attempt, not revoked, not frozen."""
-
-    def __init__(self, keys: GrantKeys, governance: Any) -> None:
-        self._keys = keys
-        self._governance = governance
-
-    def check(self, task: ExecuteTask, declaration: CommandDeclaration, now: datetime) -> GrantClaims | str:
-        """Claims, or the check that fails."""
-        claims = self._keys.verify(task.operation.target.system, task.grant)
-        if isinstance(claims, str):
-            return claims
-        failed = refusal(claims, task, now=now, epoch_min=task.min_epoch)
-        if failed is not None:
-            return failed
-        if self._governance.revoked("mandate", claims.mandate) or self._governance.revoked("decision", claims.decision):
-            return "revoked"
-        return claims
+BEAT_SECONDS: Final = 1.0
+SLOTS: Final = 2
 
 
-class _JobDelivery:
+class Bounded:
+    """Runs a coroutine until a deadline, as `asyncio.timeout` does; then it is dropped where it waits."""
+
+    def __init__(self, engine: Engine, coroutine: Coroutine[Any, Any, Any], seconds: float) -> None:
+        self._engine = engine
+        self._coroutine = coroutine
+        self._until = engine.now + seconds
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        coroutine = self._coroutine
+        while True:
+            try:
+                wanted = coroutine.send(None)
+            except StopIteration as stop:
+                return stop.value
+            left = self._until - self._engine.now
+            over = left <= 0
+            if isinstance(wanted, Sleep) and wanted.seconds is not None and wanted.seconds > left:
+                yield Sleep(max(0.0, left), wanted.signal)
+                over = True
+            elif not over:
+                yield wanted
+            if over:
+                coroutine.close()
+                raise TimeoutError
+
+
+class JobDelivery:
     """A finished job in the hands of the second loop."""
 
     __slots__ = ("_jobs", "message")
@@ -49,7 +71,7 @@ class _JobDelivery:
         self.message: Message = message
 
     async def ack(self) -> None:
-        """Done."""
+        """It is in the ledger."""
 
     async def nak(self, delay_seconds: float) -> None:
         """Again later."""
@@ -60,91 +82,129 @@ class _JobDelivery:
 
 
 class Jobs:
-    """The source of the second loop: finished jobs, in the memory of one process."""
+    """The source of one system's second loop: finished jobs, in the memory of one process."""
 
-    name = "adapters-outcomes"
-
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, system: str) -> None:
+        self.name = f"adapters-{system}-outcomes"
         self.engine = engine
         self._finished: list[Any] = []
         self._signal = Signal(engine)
 
-    def put(self, message: Any) -> None:
+    def put(self, message: Message) -> None:
         """A job is finished."""
         self._finished.append(message)
         self._signal.notify()
 
-    async def fetch(self, limit: int) -> Sequence[_JobDelivery]:
+    async def fetch(self, limit: int) -> Sequence[JobDelivery]:
         """What is finished."""
         while not self._finished:
             await Sleep(None, self._signal)
         await STEP
         batch, self._finished = self._finished[:limit], self._finished[limit:]
-        return [_JobDelivery(self, message) for message in batch]
+        return [JobDelivery(self, message) for message in batch]
 
 
 class SimulatedBackground:
     """Runs each job as a coroutine of its process; a crash loses all of them."""
 
-    def __init__(self, world: World, process: Process, jobs: Jobs) -> None:
+    def __init__(
+        self,
+        world: World,
+        process: Process,
+        jobs: dict[str, Jobs],
+        crash: CrashPoints,
+        worker: str,
+        beat: Callable[[Beat], None],
+    ) -> None:
         self._world = world
+        self._engine = world.engine
         self._process = process
         self._jobs = jobs
+        self._crash = crash
+        self._worker = worker
+        self._beat = beat
+        self._transmissions: dict[str, Transmission] = {}
 
     def start(self, job: Job) -> None:
         """Begin."""
         self._process.spawn(self._run(job), job_id(job))
+
+    def _monotonic(self) -> float:
+        return self._engine.now
 
     async def _run(self, job: Job) -> None:
         await STEP
         tenant, system = tenant_and_system(job)
         target = WorldTarget(self._world, Connection(tenant=tenant, system=system))
         finished = await self._perform(target, job)
-        engine = self._world.engine
-        if engine.chance(self._world.faults.slow_worker):
-            await Sleep(12.0 * engine.random.random())  # a busy process: what it saw grows old in its hands
-        self._jobs.put(
+        if self._engine.chance(self._world.faults.slow_worker):
+            await Sleep(12.0 * self._engine.random.random())  # what it saw grows old in its hands
+        self._jobs[system].put(
             FinishedMessage(
                 id=job_id(job),
                 type=type(finished).__name__,
-                subject="local",
+                subject=f"finished.{system}",
                 tenant=tenant,
-                source=self._process.name,
-                time=engine.real(),
-                data=b"",
+                source=f"adapter.{system}",
+                time=self._engine.real(),
+                data=b"{}",
                 finished=finished,
             )
         )
 
     async def _perform(self, target: WorldTarget, job: Job) -> Finished:
+        engine = self._engine
         if isinstance(job, ProbeJob):
-            return Probed(job, tuple(await target.probe(job.task.elements)))
+            try:
+                return Probed(job, await Bounded(engine, probe(job, target, engine.real), 30.0))
+            except TimeoutError:
+                return Probed(job, unread(job, "timeout", engine.real()))
+        timeout_seconds = job.declaration.timeout_seconds
         if isinstance(job, LookJob):
-            call = self._call(job, job.look.answer_attempt_id, job.look.fence, job.row.sent_at)
-            return Looked(job, await target.find(call))
-        call = self._call(job, job.attempt.attempt_id, job.attempt.fence, None)
+            try:
+                return Looked(job, await Bounded(engine, find(job, target, timeout_seconds), timeout_seconds))
+            except TimeoutError:
+                return Looked(job, undecided("timeout"))
+        return Sent(job, await self._transmit(target, job, timeout_seconds))
+
+    async def _transmit(self, target: WorldTarget, job: SendJob, timeout_seconds: float) -> Outcome:
+        engine, name = self._engine, job.attempt.attempt_id
+        transmission = Transmission(job, self._monotonic, timeout_seconds)
+        self._transmissions[name] = transmission
+        self._crash.reach(f"adapters-{job.row.system}.before_send")
+        engine.call_later(timeout_seconds / 2 + 0.1, lambda: self._announce(name))
+        performed = perform(transmission, target, timeout_seconds, _no_progress)
         try:
-            return Sent(job, await target.perform(call))
-        except SlotLost:
-            return Sent(job, not_sent("send_by_passed"))
+            outcome: Outcome = await Bounded(engine, performed, transmission.stop_at_seconds - engine.now)
+            self._crash.reach(f"adapters-{job.row.system}.target_acted")
+        except TimeoutError:
+            outcome = transmission.doubt("timeout")
+        finally:
+            self._transmissions.pop(name, None)
+        return outcome
 
-    def _call(self, job: SendJob | LookJob, attempt_id: str, fence: int, sent_before: datetime | None) -> Call:
-        engine = self._world.engine
+    def _announce(self, name: str) -> None:
+        """Beat for a long attempt while it runs."""
+        transmission = self._transmissions.get(name)
+        process, engine = self._process, self._engine
+        if transmission is None or not process.alive:
+            return
+        if process.paused_until <= engine.now:
+            row = transmission.job.row
+            running = RunningAttempt(
+                command_id=row.command_id, tenant=row.tenant, fence=transmission.job.attempt.fence
+            )
+            self._beat(
+                Beat(
+                    worker=self._worker,
+                    system=row.system,
+                    slots={row.tenant: SLOTS},
+                    running=(running,),
+                    at=engine.real(),
+                )
+            )
+        engine.call_later(BEAT_SECONDS, lambda: self._announce(name))
 
-        def may_send() -> None:
-            if not isinstance(job, SendJob) or engine.now > job.send_by_seconds:
-                raise SlotLost
 
-        async def progress(cursor: dict[str, Any]) -> None:
-            await STEP
-
-        return Call(
-            operation=job.row.operation,
-            declaration=job.declaration,
-            attempt_id=attempt_id,
-            fence=fence,
-            timeout_seconds=job.declaration.timeout_seconds,
-            may_send=may_send,
-            progress=progress,
-            sent_before=sent_before,
-        )
+async def _no_progress(_: dict[str, Any]) -> None:
+    await STEP

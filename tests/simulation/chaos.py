@@ -19,6 +19,10 @@ CALM: Final = 0.06
 """Share of seeds without any fault: the plain path must stay plain."""
 
 
+THEMED: Final = 0.4
+"""Share of seeds with a theme."""
+
+
 @dataclass(slots=True)
 class Profile:
     """How much of what."""
@@ -88,7 +92,31 @@ def draw(engine: Engine, plane: Plane) -> Profile:
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
+    if pick() < THEMED:
+        _theme(engine, plane, profile)
     return profile
+
+
+def _theme(engine: Engine, plane: Plane, profile: Profile) -> None:
+    """Some misfortunes matter only together: a theme brings a few of them at full strength."""
+    bus, world = plane.bus.faults, plane.world.faults
+    theme = ("late", "orphan", "blind", "crashes", "echo", "refusals")[engine.below(6)]
+    engine.note(f"theme {theme}")
+    if theme == "late":
+        world.late, world.slow_worker, world.slow_seconds = 0.7, 0.4, 0.05
+        world.lost_request = world.unavailable = world.permanent = world.business = 0.0
+    elif theme == "orphan":
+        bus.slow = {f"adapters-{system}": 40.0 for system in plane.systems}
+        profile.strokes["crash"] = 2.0
+    elif theme == "blind":
+        world.lost_answer, world.no_access, world.unproven = 0.7, 0.5, 0.9
+    elif theme == "crashes":
+        profile.strokes["crash"], profile.crash_point = 0.7, 0.02
+    elif theme == "echo":
+        bus.duplicate, bus.delay, bus.delay_seconds, bus.reorder = 0.6, 0.4, 12.0, True
+        profile.ack_wait_seconds = 2.0
+    else:
+        world.refused, world.rate_limited, world.unavailable, world.lost_answer = 0.3, 0.3, 0.3, 0.3
 
 
 class Strokes:

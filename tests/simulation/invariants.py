@@ -246,9 +246,8 @@ class Judge:
         for name, database in plane.databases.items():
             if database.has_unsent():
                 return f"mail of {name} is not sent"
-        for name, resets in plane.compared.items():
-            if resets != plane.bus.resets:
-                return f"the relay of {name} has not compared the streams yet"
+            if not plane.compared(database):
+                return f"the relays of {name} have not noticed that a stream was lost"
         if not plane.bus.idle():
             return "messages are on their way"
         return None
@@ -329,7 +328,8 @@ class Judge:
     def _elements(self, gateway: MemoryDatabase) -> None:
         for row in self.plane.databases["reconciler"].rows("element"):
             view = gateway.tables["element_view"].rows.get((row.workflow_id, row.system, row.resource, row.element))
-            demand(view is not None and view.version == row.state_version, f"{row.object_key}: element view differs")
+            told = view is not None and (row.visit_id is not None or view.version == row.state_version)
+            demand(told and view.phase == row.phase.value, f"{row.object_key}: the view of the element differs")
 
 
 _CHECKS: Final = {

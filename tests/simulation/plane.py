@@ -6,23 +6,26 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.governance import GovernanceEntry, key_of
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.states import EffectClass, RiskLevel
+from trueup_common.contracts.task import Beat
 from trueup_common.contracts.topology import answer_subject
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.ports import StoreBusy
-from trueup_common.runtime.timers import STREAM_CHECK_TICKS, DueLoop, Relay
+from trueup_common.runtime.timers import DueLoop, Relay
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.core.policy import Answer, Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, FreezeRow
@@ -38,7 +41,7 @@ from trueup_repair_planner.handler import EventsHandler as PlannerHandler
 from trueup_repair_planner.handler import Ticks as PlannerTicks
 
 from tests.simulation import stores
-from tests.simulation.attempts import Jobs, SimulatedAuthority, SimulatedBackground
+from tests.simulation.attempts import Jobs, SimulatedBackground
 from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
 from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
 from tests.simulation.invariants import Judge
@@ -147,9 +150,7 @@ class Plane:
         self.stale: set[str] = set()
         self.watches: dict[str, SimulatedGovernance] = {}
         self.acceptors: dict[str, tuple[Acceptor, SimulatedPublisher]] = {}
-        self.beat_ears: dict[str, Callable[[Any], None]] = {}
-        self.compared: dict[str, int] = {}
-        """How many resets of streams each relay has looked for."""
+        self.beat_ears: dict[str, tuple[Timers, DueLoop[Any]]] = {}
         self.crash_point = 0.0
         self.poisons = 0
         self.processes: list[Process] = []
@@ -275,10 +276,8 @@ class Plane:
         while True:
             seen = database.changes_count
             sent = 0
-            try:
+            with suppress(StoreBusy):
                 sent = await due.once()
-            except StoreBusy:
-                pass
             if sent or database.changes_count != seen:
                 pause = due.interval_seconds
             else:
@@ -288,17 +287,17 @@ class Plane:
     async def _relaying(self, process: Process, relay: Relay, publisher: SimulatedPublisher) -> None:
         """What Relay.run does, without its clock; sleeps while there is nothing to mark, to send or to compare."""
         database = self.databases[process.service]
-        self.compared[process.name] = 0
         while True:
-            current = self.compared[process.name] == self.bus.resets
-            if current and not publisher.confirmed and not database.has_unsent():
+            if self.compared(database) and not publisher.confirmed and not database.has_unsent():
                 await Sleep(IDLE_SECONDS_MAX, database.mail_signal)
                 continue
             await Sleep(0.5)
-            resets = self.bus.resets
             await relay.once()
-            if relay._ticks % STREAM_CHECK_TICKS == 0 and self.bus.connected:
-                self.compared[process.name] = resets
+
+    def compared(self, database: MemoryDatabase) -> bool:
+        """True where the relays of a service have noticed every reset of a stream."""
+        marks = database.stream_marks
+        return all(marks[name][0] == state.created for name, state in self.bus.streams.items())
 
     def _governance(self, process: Process) -> SimulatedGovernance:
         watch = self.watches[process.name] = SimulatedGovernance(self, process)
@@ -331,14 +330,20 @@ class Plane:
             windows=Windows(3),
         )
         timers = Timers(desk)
-        self.beat_ears[process.name] = timers.heard
         handlers = {"orchestrator-commands": CommandHandler(desk), "orchestrator-events": EventHandler(desk)}
         ticks = {
             "orchestrator-due": (timers.due, 0.5),
             "orchestrator-queue": (timers.queue, 0.5),
-            "orchestrator-beats": (timers.beats, 2.0),
         }
-        self._parts(process, stores.OrchestratorMemory, handlers, ticks)
+        store, publisher = self._parts(process, stores.OrchestratorMemory, handlers, ticks)
+        beats: DueLoop[Any] = DueLoop(
+            name="orchestrator-beats",
+            store=store,
+            tick=timers.beats,
+            publisher=publisher,
+            crash=SimulatedCrashPoints(self),
+        )
+        self.beat_ears[process.name] = (timers, beats)
 
     def _reconciler(self, process: Process) -> None:
         ticks = ReconcilerTicks()
@@ -359,9 +364,10 @@ class Plane:
 
     def _adapters(self, process: Process) -> None:
         worker = f"{process.name}#{process.incarnation}"
-        jobs = Jobs(self.engine)
-        background = SimulatedBackground(self.world, process, jobs)
-        authority = SimulatedAuthority(_KEYS, self._governance(process))
+        jobs = {system: Jobs(self.engine, system) for system in self.systems}
+        crash = SimulatedCrashPoints(self)
+        background = SimulatedBackground(self.world, process, jobs, crash, worker, self._beat)
+        authority = GrantAuthority(_KEYS, self._governance(process))
         handlers: dict[str, Any] = {
             f"adapters-{system}": TaskHandler(
                 system=system,
@@ -376,15 +382,26 @@ class Plane:
         }
         scan = Scan(declarations=self.catalog, background=background, process=process.name, worker=worker)
         store, publisher = self._parts(process, stores.AdaptersMemory, handlers, {"adapters-scan": (scan.tick, 1.0)})
-        outcomes: Loop[Any] = Loop(
-            source=jobs,
-            store=store,
-            handler=OutcomeHandler(),
-            publisher=publisher,
-            crash=SimulatedCrashPoints(self),
-            schedule=SCHEDULE,
-        )
-        process.spawn(outcomes.run(), jobs.name)
+        for queue in jobs.values():
+            outcomes: Loop[Any] = Loop(
+                source=queue,
+                store=store,
+                handler=OutcomeHandler(),
+                publisher=publisher,
+                crash=crash,
+                schedule=SCHEDULE,
+            )
+            process.spawn(outcomes.run(), queue.name)
+
+    def _beat(self, beat: Beat) -> None:
+        """A beat reaches every orchestrator that is there, or does not."""
+        for process in self.processes:
+            ear = self.beat_ears.get(process.name)
+            if ear is None or not process.alive or self.engine.chance(self.bus.faults.lost_progress):
+                continue
+            timers, due = ear
+            timers.heard(beat)
+            process.spawn(_once(due), due.name)
 
     # ground truth
 
@@ -440,6 +457,12 @@ class Plane:
                     expires_at=later,
                 )
                 gateway.tables["capability"].rows[capability.capability_id,] = capability
+
+
+async def _once(due: DueLoop[Any]) -> None:
+    """One tick; a busy store means: later."""
+    with suppress(StoreBusy):
+        await due.once()
 
 
 def reply_to(process: Process) -> str:

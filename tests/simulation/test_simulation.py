@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,15 @@ def _missing_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settle, "judge", hasty)
 
 
+def _trust_an_old_look(patch: pytest.MonkeyPatch) -> None:
+    real = fold.judge
+
+    def late(row: Any, look: Any, finding: Finding, declaration: Any, now: Any) -> Finding:
+        return real(row, replace(look, begun_at=now), finding, declaration, now)
+
+    patch.setattr(fold, "judge", late)
+
+
 def _ack_before_commit(patch: pytest.MonkeyPatch) -> None:
     process = Loop.process
 
@@ -144,6 +154,7 @@ BROKEN: dict[str, Break] = {
     "drop_the_fence_check": _drop_the_fence_check,
     "missing_without_proof": _missing_without_proof,
     "missing_too_early": _missing_too_early,
+    "trust_an_old_look": _trust_an_old_look,
     "ack_before_commit": _ack_before_commit,
     "ignore_the_inbox": _ignore_the_inbox,
     "send_before_the_commit": _send_before_the_commit,

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from trueup_devkit.plane import start_detached, stop
 
 T = TypeVar("T")
 SETTLE_SECONDS = 60.0
+RESTART_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
 
@@ -34,15 +36,24 @@ class Answer:
 def http(
     method: str, url: str, body: Any = None, *, headers: dict[str, str] | None = None, timeout_seconds: float = 30
 ) -> Answer:
-    """One request on loopback; refusals are answers, not exceptions."""
+    """One request on loopback; refusals are answers, not exceptions. A gateway that died is asked again, as any client
+    would: its successor knows what became of the first request by the key."""
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     sent = {"content-type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, method=method, data=data, headers=sent)
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
-            raw, status, got = response.read(), response.status, dict(response.headers)
-    except urllib.error.HTTPError as error:
-        raw, status, got = error.read(), error.code, dict(error.headers)
+    end = time.monotonic() + RESTART_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
+                raw, status, got = response.read(), response.status, dict(response.headers)
+            break
+        except urllib.error.HTTPError as error:
+            raw, status, got = error.read(), error.code, dict(error.headers)
+            break
+        except (urllib.error.URLError, ConnectionError, HTTPException):
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_SECONDS)
     try:
         parsed = json.loads(raw) if raw else None
     except ValueError:

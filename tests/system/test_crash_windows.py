@@ -1,4 +1,4 @@
-"""Crash windows on real processes: a service dies at a named point, and the command still ends closed with one effect."""
+"""Crash windows on real processes: a service dies at a named point, and the case still closes with one effect."""
 
 import pytest
 
@@ -43,6 +43,6 @@ def test_death_at_any_point_leaves_one_effect_and_a_closed_case(plane: Plane, se
     assert case["steps"][0]["state"] == "SUCCESS"
     eventually(lambda: plane.process(service).restarts > restarts or None, f"{service} died and came back")
     assert [post["slug"] for post in plane.posts_of(answer.body["command_id"])] == [slug]
-    created = [item for item in plane.effects("wordpress.post", "create")]
+    created = plane.effects("wordpress.post", "create")
     assert len({item["object"] for item in created}) == len(created)
     eventually(lambda: plane.ready() or None, "everything is ready again", 30)

@@ -38,6 +38,8 @@ log = logging.getLogger("trueup.execution")
 
 FETCH_WAIT_SECONDS: Final = 0.5
 PROBE_TIMEOUT_SECONDS: Final = 30.0
+JOBS_MAX: Final = 1000
+"""Jobs under way in one process. More tasks than that stay in the stream, where another replica can take them."""
 
 
 class FinishedDelivery:
@@ -151,12 +153,25 @@ class Execution:
         self.worker = worker
         self._tasks: set[asyncio.Task[None]] = set()
         self._transmissions: dict[str, Transmission] = {}
+        self._freed = asyncio.Event()
 
     def start(self, job: Job) -> None:
         """Begin a job; returns at once."""
         task = asyncio.get_running_loop().create_task(self._run(job))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._freed.set()
+
+    async def room(self, limit: int) -> int:
+        """How many more jobs may begin, at most `limit`; waits a bounded time for the first place, then answers 0."""
+        if len(self._tasks) >= JOBS_MAX:
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), FETCH_WAIT_SECONDS)
+        return max(0, min(limit, JOBS_MAX - len(self._tasks)))
 
     async def _run(self, job: Job) -> None:
         line = self.lines.get(tenant_and_system(job))

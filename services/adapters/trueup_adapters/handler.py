@@ -11,18 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from trueup_adapters.core.effect import (
-    Action,
-    AttemptRow,
-    EffectRow,
-    decide,
-    entomb,
-    keep_cursor,
-    late_until,
-    raise_fence,
-    refuse,
-    send,
-)
+from trueup_adapters.core.advance import entomb, keep_cursor, late_until, raise_fence, refuse, send
+from trueup_adapters.core.effect import Action, AttemptRow, EffectRow, decide
 from trueup_adapters.core.fold import (
     Attempt,
     Folded,

@@ -14,7 +14,7 @@ from trueup_adapters.store import SqlAdaptersTransaction, sql_store
 from trueup_common.contracts.adapter import ENTRY_POINT_GROUP, Adapter, Connection
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.topology import beat_subject, task_consumer
-from trueup_common.runtime.bus import ConsumerSource
+from trueup_common.runtime.bus import Bus, BusDelivery, ConsumerSource
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.db import SqlStore
@@ -62,6 +62,19 @@ def differing(adapters: Mapping[str, Adapter], catalog: Catalog) -> str | None:
     return f"declarations differ from the catalog: {', '.join(sorted(differ))}" if differ else None
 
 
+class _TaskSource(ConsumerSource):
+    """A system's tasks, taken only as fast as jobs can begin."""
+
+    def __init__(self, bus: Bus, system: str, execution: Execution) -> None:
+        super().__init__(bus, task_consumer(system))
+        self.execution = execution
+
+    async def fetch(self, limit: int) -> Sequence[BusDelivery]:
+        """The next batch."""
+        room = await self.execution.room(limit)
+        return await super().fetch(room) if room else []
+
+
 async def build(context: Context) -> Parts:
     """Loops and timers of the adapters."""
     settings = context.settings
@@ -85,7 +98,7 @@ async def build(context: Context) -> Parts:
     }
     loops: list[Loop[Any]] = [
         Loop(
-            source=ConsumerSource(context.bus, task_consumer(system)),
+            source=_TaskSource(context.bus, system, execution),
             handler=TaskHandler(
                 system=system,
                 authority=authority,

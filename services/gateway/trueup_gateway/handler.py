@@ -1,6 +1,6 @@
 """The gateway's worker: mints grants for proposed tasks, and projects the other services' events into the views."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import ValidationError
@@ -148,10 +148,6 @@ class ViewHandler:
 
     inbox = False
 
-    def __init__(self, changed: Callable[[Sequence[CaseChanged]], None] | None = None) -> None:
-        self._changed = changed
-        self._latest: list[CaseChanged] = []
-
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Project one batch."""
         cases: list[CaseChanged] = []
@@ -175,10 +171,7 @@ class ViewHandler:
             exceptions=projection.exception_views(exceptions),
         )
         await tx.free_identities(projection.freed(cases))
-        self._latest = cases
         return ()
 
     async def settled(self, messages: Sequence[Message]) -> None:
-        """Tell those who watch in this process."""
-        if self._changed is not None:
-            self._changed(self._latest)
+        """Nothing is left to do after the commit."""

@@ -101,6 +101,7 @@ class ApiServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 date_header=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,

@@ -16,6 +16,7 @@ from trueup_orchestrator.core.case import Authority, Case, Terms
 from trueup_orchestrator.core.dispatch import Pair, Waiting, choose, free, quotas
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch
+from trueup_orchestrator.core.obligations import may_owe
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.store import OrchestratorTransaction
 from trueup_orchestrator.windows import Windows
@@ -24,16 +25,6 @@ log = logging.getLogger("trueup.orchestrator")
 
 ADMIT_MAX: Final = 400
 """Operations dispatched in one transaction, at most."""
-
-UNOWED: Final = frozenset(
-    {
-        OperationState.QUEUED,
-        OperationState.DISPATCHING,
-        OperationState.RUNNING,
-        OperationState.RETRY_PENDING,
-    }
-)
-"""States in which a case has no open obligation, so that none needs to be loaded."""
 
 
 class Declarations(Protocol):
@@ -115,7 +106,7 @@ class Desk:
         if not rows:
             return {}
         instances = {row.workflow_id: row for row in await tx.instances(sorted({row.workflow_id for row in rows}))}
-        owing = sorted({row.workflow_id for row in rows if row.state not in UNOWED})
+        owing = sorted({row.workflow_id for row in rows if may_owe(row)})
         obligations = _by_case(await tx.obligations(owing)) if owing else {}
         lag = {
             key: instance.published_seq

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trueup_common.runtime.clock import real_now
@@ -50,8 +50,13 @@ class OpenBody(BaseModel):
 # Who is calling
 
 
+def header_values(request: Request, name: bytes) -> list[str]:
+    """All values of a request header, by its lower-case name."""
+    return [value.decode("latin-1") for key, value in request.scope["headers"] if key == name]
+
+
 def _bearer(request: Request) -> str:
-    values = request.headers.getlist("authorization")
+    values = header_values(request, b"authorization")
     if not values:
         raise unauthorized("signature", "The Authorization header is missing.")
     if len(values) > 1:
@@ -94,27 +99,35 @@ def reader_of(caller: Caller) -> Reader:
 
 
 async def read_bytes(request: Request, bytes_max: int) -> bytes:
-    """The whole body, once and bounded. Raises Refused."""
-    too_large = Refused("too-large", f"The body has more than {bytes_max} bytes.")
-    declared = request.headers.get("content-length")
-    if declared is not None and declared.isdigit() and len(declared) < 19 and int(declared) > bytes_max:
-        raise too_large
+    """The whole body, once and bounded. Raises Refused, and ClientDisconnect where the client went away."""
+    declared = header_values(request, b"content-length")
+    if declared and declared[0].isdigit() and (len(declared[0]) > 18 or int(declared[0]) > bytes_max):
+        raise _too_large(bytes_max)
     chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
         size += len(chunk)
         if size > bytes_max:
-            raise too_large
+            raise _too_large(bytes_max)
         chunks.append(chunk)
+        more = message.get("more_body", False)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(bytes_max: int) -> Refused:
+    return Refused("too-large", f"The body has more than {bytes_max} bytes.")
 
 
 async def read_json(request: Request, gateway: Gateway, *, optional: bool = False) -> Any:
     """The body as strict JSON; where it is optional, an empty one is an empty object. Raises Refused."""
-    kinds = request.headers.getlist("content-type")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    kinds = header_values(request, b"content-type")
+    if any(value.lower() != "identity" for value in header_values(request, b"content-encoding")):
         raise Refused("media-type-unsupported", "Encoded bodies are not accepted.")
-    if kinds and (len(kinds) > 1 or not _JSON.fullmatch(kinds[0].strip())):
+    if kinds and kinds != ["application/json"] and (len(kinds) > 1 or not _JSON.fullmatch(kinds[0].strip())):
         raise Refused("media-type-unsupported", "The body must be application/json in UTF-8.")
     raw = await read_bytes(request, gateway.settings.body_bytes_max)
     if not raw and optional:
@@ -145,7 +158,7 @@ async def read_model(request: Request, gateway: Gateway, model: type[M], *, opti
 
 def idempotency_key(request: Request) -> str:
     """The business key of the request: a quoted string, or the same without quotes. Raises Refused."""
-    values = request.headers.getlist("idempotency-key")
+    values = header_values(request, b"idempotency-key")
     if not values or not values[0].strip():
         raise Refused("idempotency-key-missing", "This call needs an Idempotency-Key that names the intent.")
     if len(values) > 1:
@@ -166,7 +179,7 @@ def key_of(text: str) -> str:
 
 def wait_seconds(request: Request, seconds_max: int) -> int:
     """The bounded `wait` of a Prefer header, 0 without one."""
-    for value in request.headers.getlist("prefer"):
+    for value in header_values(request, b"prefer"):
         match = _WAIT.search(value)
         if match:
             return min(int(match[1]), seconds_max)

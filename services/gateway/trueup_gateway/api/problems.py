@@ -10,6 +10,7 @@ from trueup_common.runtime.telemetry import trace_id_of
 from trueup_gateway.core.refusal import Refused
 
 MEDIA_TYPE: Final = "application/problem+json"
+INTERNAL_DETAIL: Final = "The gateway failed; nothing of this request was kept."
 
 
 def document(refused: Refused, instance: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.runtime.ports import StoreBusy
 from trueup_gateway.api.http import Endpoint
-from trueup_gateway.api.problems import MEDIA_TYPE, problem_response
+from trueup_gateway.api.problems import INTERNAL_DETAIL, MEDIA_TYPE, instance_of, problem_response
 from trueup_gateway.core.refusal import Refused
 
 log = logging.getLogger("trueup.gateway.api")
@@ -98,6 +98,9 @@ def _lean(endpoint: Endpoint) -> ASGIApp:
             )
         except ClientDisconnect:
             return
+        except Exception:  # the boundary: the client learns nothing but the trace
+            log.exception("request failed", extra={"path": scope["path"], "instance_id": instance_of(scope)})
+            response = problem_response(Refused("internal", INTERNAL_DETAIL), scope)
         await response(scope, receive, send)
 
     return app

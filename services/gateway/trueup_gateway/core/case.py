@@ -7,9 +7,9 @@ from typing import Any, Final
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import Mandate, StartCase
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
-from trueup_common.contracts.ids import attempt_id, derived_id
+from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import InstanceRow, JournalRow
-from trueup_common.contracts.states import InstanceStatus, OperationState, RiskLevel
+from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_common.contracts.task import Target
 from trueup_gateway.core.acceptance import Accepted
 from trueup_gateway.core.records import CaseView, CommandView, EdgeRow, MandateRow
@@ -64,7 +64,7 @@ def first_claims(
         epoch=epoch,
         iat=int(real.timestamp()),
         exp=int(grant_expiry(submission.declaration, real).timestamp()),
-        jti=derived_id("grt", attempt_id(submission.command_id, 1)),
+        jti=derived_id("grt", submission.command_id, 1),
     )
 
 
@@ -201,7 +201,7 @@ def _case_view(accepted: Accepted, mandate: Mandate, now: datetime) -> CaseView:
         object_type=submission.system,
         object_id=submission.resource,
         subject=mandate.subject,
-        mandate=mandate.model_dump(mode="json"),
+        mandate={},
         created_at=now,
         deadline_at=accepted.deadline_at,
         correlation_id=submission.correlation_id,
@@ -220,8 +220,3 @@ def _case_view(accepted: Accepted, mandate: Mandate, now: datetime) -> CaseView:
         created_at=now,
         instance=instance,
     )
-
-
-def is_high_risk(level: RiskLevel) -> bool:
-    """High risk is refused where governance is stale; low and medium go on."""
-    return level in (RiskLevel.HIGH, RiskLevel.CRITICAL)

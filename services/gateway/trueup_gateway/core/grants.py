@@ -75,7 +75,7 @@ def mint(
         compensation=request.compensation,
         iat=int(real.timestamp()),
         exp=int(task.lease_expires_at.timestamp()) + GRANT_SLACK_SECONDS,
-        jti=derived_id("grt", task.attempt_id),
+        jti=derived_id("grt", operation.command_id, task.fence),
     )
 
 

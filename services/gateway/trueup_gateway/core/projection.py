@@ -127,12 +127,20 @@ def exception_views(changes: Iterable[ExceptionChanged]) -> list[ExceptionView]:
 
 
 _HIDDEN: Final = ("traceparent", "reply_to", "payload", "receipt", "attempts")
+_COLUMNS: Final[dict[str, Any]] = {
+    name: None if field.is_required() else field.get_default(call_default_factory=True)
+    for name, field in JournalRow.model_fields.items()
+    if name not in _HIDDEN
+}
 _ATTEMPT: Final = ("attempt_id", "fence", "state", "started_at", "ended_at", "error_code", "external_status")
 
 
 def command_body(row: dict[str, Any]) -> dict[str, Any]:
-    """The answer about one command: its journal row with receipt, observation and attempts in their public form."""
-    body = {key: value for key, value in row.items() if key not in _HIDDEN}
+    """The answer about one command: its journal row with receipt, observation and attempts in their public form.
+
+    Every column is there, also where a message left out what is empty.
+    """
+    body = {name: row.get(name, empty) for name, empty in _COLUMNS.items()}
     body["payload"] = row.get("payload")
     body["receipt"] = row.get("receipt")
     body["observation"] = row.get("observed_state")

@@ -102,6 +102,20 @@ def of_fence(row: JournalRow, fence: int) -> dict[str, Any] | None:
     return next((item for item in row.attempts if item["attempt_id"] == wanted), None)
 
 
+def progressed(row: JournalRow, progress: int, at: datetime, *, stalled: bool) -> dict[str, Any]:
+    """Columns that change when the newest attempt reports how far it is."""
+    wanted = attempt_id(row.command_id, row.fence)
+    news = {"progress": progress, "progress_at": _text(at), "stalled": stalled}
+    return {"attempts": [{**item, **news} if item["attempt_id"] == wanted else item for item in row.attempts]}
+
+
+def stalled(row: JournalRow) -> bool:
+    """True while the newest attempt runs without getting on."""
+    return row.state is OperationState.RUNNING and any(
+        item.get("stalled") and item["fence"] == row.fence for item in row.attempts
+    )
+
+
 def barred(row: JournalRow) -> bool:
     """True where an attempt is known to have landed although the operation did not succeed."""
     return row.state is not OperationState.SUCCESS and any(item["state"] == CONFIRMED for item in row.attempts)

@@ -4,12 +4,12 @@ Waits and deadlines are business time, leases are real time.
 """
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ErrorClass, OperationState
 from trueup_common.contracts.task import RunningAttempt
-from trueup_orchestrator.core.attempts import barred
+from trueup_orchestrator.core.attempts import barred, of_fence, progressed
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import bury, too_late, wake_when_too_late
 from trueup_orchestrator.core.operation import IN_FLIGHT, UNDECIDED, Trigger
@@ -90,12 +90,13 @@ def fold_beat(fold: Fold, attempt: RunningAttempt, worker: str, at: datetime, de
     row = fold.operation
     if attempt.fence != row.fence:
         return
-    real = fold.moment.real
+    real, known = fold.moment.real, of_fence(row, row.fence) or {}
     until = real + timedelta(seconds=declaration.timeout_seconds + fold.terms.lease_margin_seconds)
     if row.state is OperationState.RUNNING:
         half = timedelta(seconds=declaration.timeout_seconds / 2)
         if row.lease_expires_at is None or row.lease_expires_at - real < half:
             fold.set(lease_owner=worker, lease_expires_at=until, heartbeat_at=at)
+        _progress(fold, known, attempt.progress, declaration.progress_seconds)
         return
     proposed = row.state is OperationState.QUEUED and row.proposed
     if not proposed and row.state is not OperationState.DISPATCHING and not fold.knows(Trigger.BEAT):
@@ -109,6 +110,23 @@ def fold_beat(fold: Fold, attempt: RunningAttempt, worker: str, at: datetime, de
     else:
         fold.move(Trigger.BEAT, lease_acquired_at=real, start_by=real)
     fold.set(lease_owner=worker, lease_expires_at=until, heartbeat_at=at)
+    fold.set(**progressed(fold.operation, attempt.progress, real, stalled=False))
+
+
+def _progress(fold: Fold, known: dict[str, Any], progress: int, patience_seconds: float) -> None:
+    """A beat without progress past the declared bound is an exception until the attempt gets on or ends."""
+    row, real = fold.operation, fold.moment.real
+    since = datetime.fromisoformat(known["progress_at"]) if known.get("progress_at") else real
+    quiet_seconds = (real - since).total_seconds()
+    grew = progress > known.get("progress", -1)
+    if grew and known.get("stalled"):
+        fold.own_note("ProgressResumed", fence=row.fence, progress=progress)
+        fold.set(**progressed(row, progress, real, stalled=False))
+    elif grew and quiet_seconds * 4 > patience_seconds:  # not every small step is worth a write
+        fold.set(**progressed(row, progress, real, stalled=False))
+    elif not grew and quiet_seconds > patience_seconds and not known.get("stalled"):
+        fold.own_note("ProgressStalled", fence=row.fence, progress=progress, quiet_seconds=int(quiet_seconds))
+        fold.set(**progressed(row, progress, since, stalled=True))
 
 
 def fold_cancel(fold: Fold, *, reason: str, actor: str, cause: str | None) -> None:

@@ -21,7 +21,7 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 from trueup_common.contracts.topology import event_subject
-from trueup_orchestrator.core.attempts import barred, duplicated
+from trueup_orchestrator.core.attempts import barred, duplicated, stalled
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.operation import PERSONS
 
@@ -58,6 +58,21 @@ _ALERTS: Final[dict[str, str]] = {
 }
 
 
+_HEALTHY: Final = frozenset(
+    {
+        OperationState.QUEUED,
+        OperationState.DISPATCHING,
+        OperationState.RUNNING,
+        OperationState.RETRY_PENDING,
+    }
+)
+
+
+def may_owe(row: JournalRow) -> bool:
+    """False where no obligation can be open, so that none needs to be loaded."""
+    return row.state not in _HEALTHY or stalled(row)
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Why something is owed."""
@@ -80,7 +95,7 @@ def _demanded(fold: Fold) -> dict[ExceptionKind, Cause]:
     """The kinds that the present state demands, with their causes."""
     row = fold.operation
     demanded: dict[ExceptionKind, Cause] = {}
-    kind = KIND_OF_STATE.get(row.state)
+    kind = ExceptionKind.STALE_RUNNING if stalled(row) else KIND_OF_STATE.get(row.state)
     if kind is not None:
         open_kinds = {item.kind for item in fold.obligations.values()}
         if row.state is OperationState.RECONCILING and ExceptionKind.STALE_RUNNING in open_kinds:

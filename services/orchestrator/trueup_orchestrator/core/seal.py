@@ -1,7 +1,7 @@
 """Sealing a fold: instance, obligations, versions, the chained history and what the others are told, in one place."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged, SettleRequested
@@ -118,12 +118,18 @@ def _durable(fold: Fold, obligations_moved: bool) -> bool:
     return obligations_moved or not running or fold.instance.status is not InstanceStatus.RUNNING
 
 
+def _told(row: InstanceRow | JournalRow) -> dict[str, Any]:
+    """A row without its empty columns: most are, and the contract fills them in again."""
+    return {name: value for name, value in row.__dict__.items() if value is not None}
+
+
 def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
     """The whole case to the gateway, and the answer to the replica whose client waits."""
     instance, row = fold.instance, fold.operation
+    case, operation = _told(instance), _told(row)
     body = {
-        "instance": instance,
-        "operations": (row,),
+        "instance": case,
+        "operations": (operation,),
         "obligations": list(fold.obligations.values()),
         "history": history,
     }
@@ -144,7 +150,7 @@ def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
     newly = row.state in ANSWERED and (fold.created or fold.before.operation.state not in ANSWERED)
     if newly and row.reply_to is not None:
         message = fold.envelope(
-            {"instance": instance, "operation": row},
+            {"instance": case, "operation": operation},
             f"{row.command_id}:{row.state_version}:answered",
             row.reply_to,
             CaseAnswered.__name__,

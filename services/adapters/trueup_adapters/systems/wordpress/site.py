@@ -9,22 +9,24 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from trueup_adapters.core.classify import http_date, unsent
 from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
-from trueup_common.contracts.adapter import Connection, Outcome
+from trueup_common.contracts.adapter import Connection, Outcome, rejected
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.observation import Observation
-from trueup_common.contracts.states import ProbeVerdict
+from trueup_common.contracts.states import ErrorClass, ProbeVerdict
 from trueup_common.runtime.clock import real_now
 
 API: Final = "/wp-json/wp/v2"
 FIELDS: Final = "id,slug,status,link,date_gmt,modified_gmt,title.raw,content.raw,meta"
 SOURCE: Final = "wordpress.rest"
 LISTED_MAX: Final = 100
+AHEAD: Final = timedelta(minutes=1)
+"""WordPress schedules what is dated a minute ahead, or more."""
 _MARKERS: Final = re.compile(r"\n\n((?:<!-- trueup:[A-Za-z0-9_-]+(?: withdrawn)? -->\n?)+)\s*\Z")
 _MARKER: Final = re.compile(r"<!-- trueup:([A-Za-z0-9_-]+)(?: withdrawn)? -->")
 
@@ -121,7 +123,7 @@ class Post:
             date = datetime.fromisoformat(self.date_gmt)
         except ValueError:
             return False
-        return date.replace(tzinfo=date.tzinfo or UTC) > self.answered_at
+        return date.replace(tzinfo=date.tzinfo or UTC) - self.answered_at >= AHEAD
 
 
 class Site(HttpTarget):
@@ -166,6 +168,10 @@ class Site(HttpTarget):
                 raise ValueError("not a list")
             return [Post.of(item, http_date(answer.headers.get("date", ""))) for item in items]
         except ValueError as error:
+            if answer.status == 400 and b"rest_forbidden_status" in answer.body:
+                # A wrong password makes the caller anonymous, and drafts are then "forbidden", with 400 instead of 401.
+                denied = rejected(ErrorClass.PERMANENT, "unauthenticated", answer.detail(), external_status="400")
+                raise ReadFailed(denied) from error
             raise ReadFailed(unsent(answer.outcome())) from error
 
     async def prove_access(self) -> str | None:
