@@ -13,7 +13,7 @@ from tests.servers import Database as PlaneDatabase
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.topology import CONSUMERS, event_subject
-from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
+from trueup_common.runtime.bus import Bus, BusDelivery, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import RealSchedule, real_now
 from trueup_common.runtime.crash import RealCrashPoints
 from trueup_common.runtime.db import Database, SqlStore
@@ -262,7 +262,7 @@ async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, p
 
 
 async def test_messages_travel_with_their_identity_tenant_and_trace(bus: Bus, plane_bus: BusServer) -> None:
-    """CloudEvents attributes, trace context and the message id survive the broker; one without headers is reported.
+    """CloudEvents attributes, trace context and the message id survive the broker.
 
     Requirements: M4
     """
@@ -270,23 +270,41 @@ async def test_messages_travel_with_their_identity_tenant_and_trace(bus: Bus, pl
     plane_bus.bootstrap()
     gateway = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test-gateway")
     source = ConsumerSource(bus, CONSUMER)
-    broken: list[str] = []
-
-    async def report(raw: object, error: Exception) -> None:
-        broken.append(str(error))
-
-    source.broken = report
     await source.start()
     sent = event("t1")
     publisher = BusPublisher(gateway)
     await publisher.publish([Outgoing(sent)])
-    await gateway.js.publish(sent.subject, b"{}")
-    got = []
-    while len(got) + len(broken) < 2:
-        got += await asyncio.wait_for(source.fetch(10), 10)
+    got = await asyncio.wait_for(source.fetch(10), 10)
     assert got[0].message == sent
-    assert broken == ["no headers"]
     assert publisher.take_confirmed() == ["t1"]
     await got[0].ack()
+    await source.stop()
+    await gateway.close()
+
+
+async def test_a_message_without_headers_is_quarantined_with_its_bytes(
+    database: Database, bus: Bus, plane_bus: BusServer
+) -> None:
+    """It never reaches a handler, its neighbour does, and the planner is told under the subject's tenant.
+
+    Requirements: M3, M4
+    """
+    plane_bus.wipe()
+    plane_bus.bootstrap()
+    gateway = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test-gateway")
+    source = ConsumerSource(bus, CONSUMER)
+    await source.start()
+    await gateway.js.publish(event("bare").subject, b"bare bytes")
+    await BusPublisher(gateway).publish([Outgoing(event("dressed"))])
+    loop = make_loop(database, NotingHandler())
+    batch: list[BusDelivery] = []
+    while len(batch) < 2:
+        batch += await asyncio.wait_for(source.fetch(10), 10)
+    await loop.process(batch)
+    assert await rows(database, "SELECT text FROM note") == ["dressed"]
+    assert await rows(database, "SELECT data FROM quarantine") == [b"bare bytes"]
+    assert await rows(database, "SELECT reason FROM quarantine") == ["Unprocessable: no headers"]
+    announced = await rows(database, "SELECT subject FROM outbox WHERE type = 'MessageQuarantined'")
+    assert announced == ["trueup.evt.orchestrator.quarantined.acme"]
     await source.stop()
     await gateway.close()

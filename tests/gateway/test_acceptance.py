@@ -329,3 +329,54 @@ async def test_deadlines_have_a_default_and_a_bound(gateway: EdgeUnderTest, dead
     seconds = (start.deadline_at - start.accepted_at).total_seconds()
     assert seconds == (3600 if deadline is None else 30 * 86400)
     assert start.mandate.expires_at == start.deadline_at
+
+
+X3 = """tenant step_id state_version execution_id supersedes command_id workflow_id saga_id decision_id capability_id
+command_type target_system target_resource idempotency_key request_fingerprint state desired_state recorded_state
+observed_state attempt_count lease_owner lease_acquired_at lease_expires_at heartbeat_at fence external_resource_id
+external_version result_reference error_class error_code created_at started_at last_attempt_at last_transition_at
+completed_at next_retry_at deadline_at compensation_command compensation_state last_reconciled_at reconciliation_status
+reconciliation_result drift_type dead_lettered_at dead_letter_reason repair_id repair_status repair_owner operator_status
+operator_action human_review_required resolved_at resolution_type correlation_id trace_id""".split()
+
+
+async def test_an_answer_is_the_whole_journal_row(gateway: EdgeUnderTest) -> None:
+    """Every column of the journal is in it, whether it was read, waited for, or told by a message that left out blanks.
+
+    Requirements: X3
+    """
+    capability = (await gateway.capability())["capability"]
+    response = await gateway.submit(capability, "whole-row", draft("whole-row"))
+    row = await advance(gateway, response.json()["command_id"], OperationState.SUCCESS)
+    read = await gateway.client.get(response.json()["links"]["self"], headers=gateway.headers())
+    replayed = await gateway.submit(capability, "whole-row", draft("whole-row"))
+    told = projection.command_body(json.loads(row.model_dump_json(exclude_none=True)))
+    for body in (read.json(), replayed.json(), told):
+        assert not set(X3) - set(body)
+        assert {"receipt", "observation", "attempts", "payload"} <= set(body)
+        assert "reply_to" not in body and "traceparent" not in body
+
+
+@pytest.mark.parametrize(
+    ("spelled", "key"),
+    [
+        ('"a b"', "a b"),
+        ("a b", "a b"),
+        (' "x" ', "x"),
+        (r'"a\"b"', 'a"b'),
+        (r'"a\\b"', "a\\b"),
+        ("article:0028:v1", "article:0028:v1"),
+        ('"' + "k" * 255 + '"', "k" * 255),
+    ],
+)
+async def test_a_key_is_what_its_spelling_means(gateway: EdgeUnderTest, spelled: str, key: str) -> None:
+    """A structured-field string or bare text; quotes and escapes are not part of the key."""
+    capability = await gateway.capability("bench.post", system="bench", resource="*")
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    headers = {"Authorization": f"Bearer {capability['capability']}", "Idempotency-Key": spelled}
+    response = await gateway.client.post("/v1/commands", json=body, headers=headers)
+    assert response.status_code == 202, response.text
+    async with gateway.database.connection() as connection:
+        assert (
+            await connection.fetchval("SELECT count(*) FROM gateway.edge WHERE tenant = 'acme' AND key = $1", key) == 1
+        )

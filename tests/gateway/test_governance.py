@@ -36,7 +36,7 @@ async def set_policy(gateway: EdgeUnderTest, key: str, text: str, **who: Any) ->
 
 
 async def test_a_decision_keeps_its_whole_trace(gateway: EdgeUnderTest) -> None:
-    """Subject, action, resource, evidence with hashes, risk with factors, policy with hash, outcome and expiry are kept.
+    """Subject, action, resource, evidence with hashes, risk with factors, policy with hash, outcome, expiry.
 
     Requirements: G2
     """

@@ -66,7 +66,7 @@ def check(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
 
 
 async def test_the_document_is_openapi_31_and_complete(gateway: EdgeUnderTest) -> None:
-    """Exactly the built endpoints; every reference resolves; problems of every status and both kinds of tokens are there.
+    """Exactly the built endpoints; every reference resolves; problems of every status and both kinds of tokens.
 
     Requirements: F1
     """

@@ -6,17 +6,18 @@ import argparse
 import json
 import sys
 
+from tests.simulation.run import TRACE_LINES, Result, Summary, cell, run_seed, run_seeds
 from trueup_adapters.core import effect
 from trueup_orchestrator.core import operation
-
-from tests.simulation.run import TRACE_LINES, Result, Summary, cell, run_seed, run_seeds
 
 
 def _coverage(summary: Summary, name: str, table: object) -> None:
     cells = [cell(key) for key in table]  # type: ignore[attr-defined]
     used = summary.coverage.get(name, {})
     missing = [name for name in cells if not used.get(name)]
-    print(f"{name} table: {len(cells) - len(missing)} of {len(cells)} cells used; unused: {', '.join(missing) or 'none'}")
+    print(
+        f"{name} table: {len(cells) - len(missing)} of {len(cells)} cells used; unused: {', '.join(missing) or 'none'}"
+    )
 
 
 def _progress(summary: Summary) -> None:

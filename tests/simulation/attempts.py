@@ -1,6 +1,6 @@
 """What runs between an adapter's two loops: the real attempts, look-ups and reads, against the fake world.
 
-Only slots, rates and timeouts are played here (the real ones are asyncio's); what an attempt means is the service's code.
+Only slots, rates and timeouts are played here (the real ones are asyncio's); what an attempt means is service code.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final
 
+from tests.simulation.engine import STEP, Engine, Process, Signal, Sleep
+from tests.simulation.world import World, WorldTarget
 from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
 from trueup_adapters.core.job import (
     Finished,
@@ -26,9 +28,6 @@ from trueup_common.contracts.adapter import Connection, Outcome
 from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.task import Beat, RunningAttempt
 from trueup_common.runtime.ports import CrashPoints
-
-from tests.simulation.engine import STEP, Engine, Process, Signal, Sleep
-from tests.simulation.world import World, WorldTarget
 
 BEAT_SECONDS: Final = 1.0
 SLOTS: Final = 2
@@ -191,9 +190,7 @@ class SimulatedBackground:
             return
         if process.paused_until <= engine.now:
             row = transmission.job.row
-            running = RunningAttempt(
-                command_id=row.command_id, tenant=row.tenant, fence=transmission.job.attempt.fence
-            )
+            running = RunningAttempt(command_id=row.command_id, tenant=row.tenant, fence=transmission.job.attempt.fence)
             self._beat(
                 Beat(
                     worker=self._worker,

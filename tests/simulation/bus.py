@@ -1,4 +1,4 @@
-"""A fake broker over the real topology: it loses, doubles, delays and reorders, and sometimes forgets a whole stream."""
+"""A fake broker over the real topology: it loses, doubles, delays and reorders, and at times forgets a stream."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from tests.simulation.engine import STEP, Engine, Process, Signal, Sleep
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.topology import CONSUMERS, STREAMS, Consumer, Stream, task_consumer
-
-from tests.simulation.engine import STEP, Engine, Process, Signal, Sleep
 
 BATCH_MAX: Final = 20
 

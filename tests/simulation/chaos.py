@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.simulation.engine import Engine, Process
 from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.governance import FreezeScope, GovernanceEntry
 from trueup_common.contracts.topology import STREAMS, command_subject, event_subject, grant_subject
-
-from tests.simulation.engine import Engine, Process
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -71,6 +70,8 @@ def draw(engine: Engine, plane: Plane) -> Profile:
     world.lag_seconds = 3.0 * pick()
     world.slow_seconds = 0.05 if pick() < 0.6 else 3.0 * pick()
     world.rewrite = some(0.4, 1.0)
+    world.explode = some(0.15, 0.3)
+    world.ambiguous = some(0.1, 0.5)
     world.slow_worker = some(0.25, 0.7)
     world.vandal = some(0.3, 1.0)
     profile.crash_point = some(0.3, 0.02)

@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from trueup_common.contracts.adapter import Call
-from trueup_common.contracts.events import CaseAnswered
-from trueup_common.contracts.history import GENESIS, verify
-from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, SETTLED, Findability, InstanceStatus, OperationState
-
 from tests.simulation.engine import Violation
 from tests.simulation.memory import Change, MemoryDatabase
 from tests.simulation.world import Effect
+from trueup_common.contracts.adapter import Call
+from trueup_common.contracts.events import CaseAnswered
+from trueup_common.contracts.history import GENESIS, verify
+from trueup_common.contracts.states import (
+    ANSWERED,
+    INSTANCE_TERMINAL,
+    SETTLED,
+    Findability,
+    InstanceStatus,
+    OperationState,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -192,6 +198,8 @@ class Judge:
                 demand(instance.status is InstanceStatus.HUMAN_TAKEOVER, f"{workflow}: {row.state}, {instance.status}")
             if row.state in PERSONS | UNDECIDED:
                 demand(bool(owing), f"{workflow}: {row.state} without owner and deadline")
+            if instance.status in INSTANCE_TERMINAL:
+                demand(not owing, f"{workflow}: {instance.status} with open obligations")
             if instance.status is InstanceStatus.CLOSED:
                 demand(row.state is S.SUCCESS, f"{workflow}: closed with {row.state}")
         if instance.status is InstanceStatus.HUMAN_TAKEOVER:
@@ -279,7 +287,9 @@ class Judge:
             demand(fault is None, f"{instance.workflow_id}: {fault}")
             demand(len(events) == instance.history_seq, f"{instance.workflow_id}: history is not whole")
             view = gateway.tables["case_view"].rows.get((instance.workflow_id,))
-            demand(view is not None and view.instance == instance, f"{instance.workflow_id}: the view of the case differs")
+            demand(
+                view is not None and view.instance == instance, f"{instance.workflow_id}: the view of the case differs"
+            )
             seen = [row.event for row in gateway.rows("history_view") if row.workflow_id == instance.workflow_id]
             seen.sort(key=lambda item: item.seq)
             demand(seen == events, f"{instance.workflow_id}: the view shows {len(seen)} of {len(events)} events")
@@ -324,6 +334,10 @@ class Judge:
         for row in planner.rows("exception"):
             view = gateway.tables["exception_view"].rows.get((row.exception_id,))
             demand(view is not None and view.version == row.version, f"{row.exception_id}: the view differs")
+
+        for database in self.plane.databases.values():
+            for quarantine_id in database.quarantined:
+                demand(quarantine_id in known, f"{database.service}: quarantined {quarantine_id} belongs to nobody")
 
     def _elements(self, gateway: MemoryDatabase) -> None:
         for row in self.plane.databases["reconciler"].rows("element"):

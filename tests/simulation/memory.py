@@ -15,14 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from tests.simulation.engine import STEP, Engine, Process, Signal, Violation
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message, Outgoing
 from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.ports import Moment, StoreBusy, VersionConflict
-
-from tests.simulation.engine import STEP, Engine, Process, Signal, Violation
 
 M = TypeVar("M", bound=BaseModel)
 Key = tuple[Any, ...]
@@ -247,7 +246,9 @@ class MemoryTransaction:
         if message_id not in self.database.poison:
             error = sys.exc_info()[1]
             trace = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
-            raise Violation(f"{self.database.service}: handler of {consumer} failed on {message_id}: {error!r}\n{trace}")
+            raise Violation(
+                f"{self.database.service}: handler of {consumer} failed on {message_id}: {error!r}\n{trace}"
+            )
         await STEP
         key = (consumer, message_id)
         count = self.database.failures.get(key, 0) + 1
@@ -326,7 +327,7 @@ class MemoryTransaction:
         return [row for row in self._visible(self._table(name)).values() if getattr(row, column) in wanted]
 
     async def get_locked(self, name: str, column: str, values: Iterable[Any]) -> list[Any]:
-        """The same, locked (`FOR UPDATE`); a row that another transaction holds makes the store busy, as a wait would."""
+        """The same, locked (`FOR UPDATE`); a row that another transaction holds makes the store busy."""
         rows = await self.get(name, column, values)
         table = self._table(name)
         for row in rows:
@@ -409,9 +410,9 @@ class MemoryTransaction:
         for row in rows:
             key = table.key_of(row)
             before = self._visible(table).get(key)
-            if before is not None and table.version:
-                if getattr(before, table.version) >= getattr(row, table.version):
-                    continue
+            version = table.version
+            if before is not None and version and getattr(before, version) >= getattr(row, version):
+                continue
             self._write(table, key, row, table.rows.get(key, _ABSENT))
 
     async def delete(self, name: str, keys: Sequence[Key]) -> None:

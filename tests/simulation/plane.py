@@ -1,4 +1,4 @@
-"""The whole plane of one seed: two replicas of each service with their real handlers and the real loop, on fake ports."""
+"""The whole plane of one seed: two replicas of each service, real handlers and the real loop, on fake ports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from tests.simulation import stores
+from tests.simulation.attempts import Jobs, SimulatedBackground
+from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
+from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
+from tests.simulation.invariants import Judge
+from tests.simulation.memory import MemoryDatabase, MemoryStore
+from tests.simulation.world import BY_TYPE, DECLARATIONS, SYSTEMS, World
 from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
 from trueup_common.contracts.declaration import CommandDeclaration
@@ -39,14 +46,6 @@ from trueup_reconciler.handler import EventsHandler as ReconcilerHandler
 from trueup_reconciler.handler import Ticks as ReconcilerTicks
 from trueup_repair_planner.handler import EventsHandler as PlannerHandler
 from trueup_repair_planner.handler import Ticks as PlannerTicks
-
-from tests.simulation import stores
-from tests.simulation.attempts import Jobs, SimulatedBackground
-from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
-from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
-from tests.simulation.invariants import Judge
-from tests.simulation.memory import MemoryDatabase, MemoryStore
-from tests.simulation.world import BY_TYPE, DECLARATIONS, SYSTEMS, World
 
 TENANTS: Final = ("acme", "globex")
 REPLICAS: Final = 2
@@ -222,7 +221,9 @@ class Plane:
             rows = self.databases["gateway"].tables[table].rows
             rows[entry.id,] = rows[entry.id,].evolve(revoked_at=self.engine.business())
         for watch in self.watches.values():
-            self.engine.call_later(self.engine.between(0.0, 2.0), lambda watch=watch: watch.entries.update({key: entry}))
+            self.engine.call_later(
+                self.engine.between(0.0, 2.0), lambda watch=watch: watch.entries.update({key: entry})
+            )
 
     def lift(self, entry: GovernanceEntry) -> None:
         """A freeze is over."""
@@ -468,4 +469,3 @@ async def _once(due: DueLoop[Any]) -> None:
 def reply_to(process: Process) -> str:
     """Where a gateway replica hears of ends."""
     return answer_subject(process.name)
-

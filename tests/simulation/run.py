@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from trueup_adapters.core import effect
-from trueup_common.contracts.canonical import digest, fingerprint
-from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
-from trueup_gateway.core.refusal import Refused
-from trueup_orchestrator.core import operation
-
 from tests.simulation.bus import BusFaults
 from tests.simulation.chaos import Strokes, draw
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.memory import StoreFaults
 from tests.simulation.plane import TENANTS, Plane, reply_to
 from tests.simulation.world import DECLARATIONS, WorldFaults
+from trueup_adapters.core import effect
+from trueup_common.contracts.canonical import digest, fingerprint
+from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
+from trueup_gateway.core.refusal import Refused
+from trueup_orchestrator.core import operation
 
 COMMANDS_MAX: Final = 4
 HEAL_SECONDS_MAX: Final = 7200.0
@@ -120,7 +119,10 @@ class Client:
                     return verdict.submission.command_id
                 if isinstance(verdict, Replayed):
                     return verdict.edge.command_id
-                if isinstance(verdict, Refused) and verdict.problem.slug not in ("unavailable", "idempotency-in-flight"):
+                if isinstance(verdict, Refused) and verdict.problem.slug not in (
+                    "unavailable",
+                    "idempotency-in-flight",
+                ):
                     return None  # every check applies to repetitions too
             tries += 1
             await Sleep(self.engine.between(0.1, 1.0))
@@ -156,7 +158,7 @@ async def accept(plane: Plane, process: Process, submission: Submission) -> Any:
     acceptor, publisher = plane.acceptors[process.name]
     try:
         verdicts, outgoing = await acceptor._commit([submission])
-    except Exception as error:  # noqa: BLE001 - the edge answers 503 and the client comes again
+    except Exception as error:
         return Refused("unavailable", repr(error))
     plane.engine.note(f"accept {submission.key}: {type(verdicts[0]).__name__}")
     if outgoing:
@@ -200,12 +202,11 @@ class Run:
         plane.start()
         tasks = [plane.clients.spawn(client.run(), "client") for client in self.clients]
         self.strokes.start()
-        self._until(lambda: engine.now >= self.profile.chaos_seconds)
+        self._until_time(self.profile.chaos_seconds)
         self.heal()
         limit = engine.now + HEAL_SECONDS_MAX
         while True:
-            pause = engine.now + 1.0
-            self._until(lambda: engine.now >= pause)
+            self._until_time(engine.now + 1.0)
             open_ = "a client waits" if not all(task.done for task in tasks) else plane.judge.settled()
             if open_ is None:
                 break
@@ -234,10 +235,10 @@ class Run:
             process.paused_until = 0.0
         self.engine.note("HEALED")
 
-    def _until(self, reached: Callable[[], bool]) -> None:
+    def _until_time(self, until: float) -> None:
         engine = self.engine
         step = engine.step
-        while not reached():
+        while engine.now < until:
             if not step():
                 raise Violation("nothing will ever happen again")
             if engine.steps > STEPS_MAX:

@@ -1,4 +1,4 @@
-"""The services' stores in memory: the same rows, keys and unique constraints as their tables, row access in place of SQL.
+"""The services' stores in memory: the rows, keys and unique constraints of their tables, row access for SQL.
 
 Keys and unique constraints come from the services' own table definitions, so that they cannot differ from them.
 """
@@ -12,17 +12,27 @@ from typing import Any, Final
 
 from sqlalchemy import MetaData, UniqueConstraint
 
-from trueup_common.runtime.ports import Moment, VersionConflict
+from tests.simulation.memory import MemoryTransaction, Table, Unique
 from trueup_adapters import tables as adapters_tables
 from trueup_adapters.core.effect import EffectRow, LedgerStatus
 from trueup_adapters.store import Changes as AdaptersChanges
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.states import InstanceStatus, OperationState
+from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway import tables as gateway_tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
-from trueup_gateway.core.records import CaseView, CommandView, DecisionRow, ElementView, ExceptionView, HistoryView
-from trueup_gateway.core.records import FreezeRow, MandateRow, PolicyRow
+from trueup_gateway.core.records import (
+    CaseView,
+    CommandView,
+    DecisionRow,
+    ElementView,
+    ExceptionView,
+    FreezeRow,
+    HistoryView,
+    MandateRow,
+    PolicyRow,
+)
 from trueup_gateway.store import AcceptRows, KeyTaken
 from trueup_orchestrator import tables as orchestrator_tables
 from trueup_orchestrator.core.case import Decision
@@ -35,8 +45,6 @@ from trueup_reconciler.core.visit import PaceRow
 from trueup_reconciler.store import Changed, Changes
 from trueup_repair_planner import tables as planner_tables
 from trueup_repair_planner.core.lifecycle import ExceptionRow
-
-from tests.simulation.memory import MemoryTransaction, Table, Unique
 
 MAIL: Final = frozenset({"inbox", "outbox", "quarantine", "delivery_failure", "stream_mark"})
 CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
@@ -71,7 +79,11 @@ class GatewayMemory(MemoryTransaction):
     """The gateway's transaction: acceptance as far as the simulation needs it, and all of the worker."""
 
     async def accept_rows(
-        self, capability_ids: Sequence[str], tenants: Sequence[str], keys: Sequence[str], identities: Sequence[str | None]
+        self,
+        capability_ids: Sequence[str],
+        tenants: Sequence[str],
+        keys: Sequence[str],
+        identities: Sequence[str | None],
     ) -> AcceptRows:
         """Capabilities, locked, and what keys and identities stand for."""
         moment, _ = await self.claim("", [])
@@ -79,7 +91,9 @@ class GatewayMemory(MemoryTransaction):
         decisions = await self.decisions([row.decision_id for row in capabilities])
         wanted = set(zip(tenants, keys, strict=True))
         owned = {pair for pair in zip(tenants, identities, strict=True) if pair[1] is not None}
-        edges = await self.select("edge", lambda row: (row.tenant, row.key) in wanted or (row.tenant, row.identity) in owned)
+        edges = await self.select(
+            "edge", lambda row: (row.tenant, row.key) in wanted or (row.tenant, row.identity) in owned
+        )
         views = self._visible(self._table("command_view"))
         found = [
             Edge(
@@ -126,9 +140,7 @@ class GatewayMemory(MemoryTransaction):
         rows = await self.get("capability", "capability_id", uses)
         if any(row.uses_left < uses[row.capability_id] for row in rows):
             raise KeyTaken("a use was taken by another transaction")
-        await self.update(
-            "capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows]
-        )
+        await self.update("capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows])
 
     async def epoch(self) -> int:
         """The present epoch."""
@@ -325,7 +337,9 @@ class OrchestratorMemory(MemoryTransaction):
         def identity(row: JournalRow) -> Identity | None:
             return (row.tenant, row.command_type, row.identity) if row.identity else None
 
-        rows = await self.select("operation", lambda row: (holds(row) and key(row) in keys) or identity(row) in identities)
+        rows = await self.select(
+            "operation", lambda row: (holds(row) and key(row) in keys) or identity(row) in identities
+        )
         return [Holder(row.command_id, key(row), identity(row)) for row in rows]
 
     async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:

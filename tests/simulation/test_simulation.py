@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from tests.simulation.memory import MemoryTransaction
+from tests.simulation.run import run_seed, run_seeds
 from trueup_adapters import handler as adapter_handler
 from trueup_adapters.core import effect, fold
 from trueup_adapters.core.effect import Action, Asked, Standing
@@ -16,9 +19,6 @@ from trueup_common.runtime.ports import Delivery
 from trueup_common.runtime.timers import Relay
 from trueup_orchestrator.core import receipts
 from trueup_reconciler.core import settle
-
-from tests.simulation.memory import MemoryTransaction
-from tests.simulation.run import run_seed, run_seeds
 
 SEEDS = 100
 BITES_WITHIN = 150

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from trueup_common.contracts.adapter import Call, Connection, Outcome, SlotLost, confirmed, not_sent, rejected, unknown
+from tests.simulation.engine import Engine, Sleep
+from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, RetryPolicy
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, ProbeVerdict
 from trueup_common.contracts.task import ProbeElement
-
-from tests.simulation.engine import Engine, Sleep
 
 SYSTEMS: Final = ("alpha", "beta")
 TIMEOUT_SECONDS: Final = 4.0
@@ -38,9 +37,7 @@ def _declaration(type_: str, effect_class: EffectClass, findability: Findability
         "retry": RetryPolicy(attempts_max=4, initial_seconds=0.5, factor=2.0, ceiling_seconds=4.0),
     }
     values.update(more)
-    return CommandDeclaration(
-        type=type_, system=system, effect_class=effect_class, findability=findability, **values
-    )
+    return CommandDeclaration(type=type_, system=system, effect_class=effect_class, findability=findability, **values)
 
 
 def _establishes(element: str, window_seconds: float) -> Establishes:
@@ -106,6 +103,10 @@ class WorldFaults:
     lag: float = 0.0
     lag_seconds: float = 0.0
     slow_seconds: float = 0.0
+    explode: float = 0.0
+    """The adapter itself fails, before or after the first byte."""
+    ambiguous: float = 0.0
+    """A stranger's object looks like ours."""
     slow_worker: float = 0.0
     """What an adapter saw reaches its ledger late."""
     rewrite: float = 0.0
@@ -215,10 +216,9 @@ class WorldTarget:
             await Sleep(faults.slow_seconds * engine.random.random() ** 3)
         if engine.chance(faults.refused):
             return rejected(ErrorClass.TRANSIENT, "connection_refused")
-        try:
-            call.may_send()
-        except SlotLost:
-            return not_sent("send_by_passed")
+        if engine.chance(faults.explode):
+            raise RuntimeError("simulated: the adapter fails before it sends")
+        call.may_send()
         started = engine.now
         world.transmissions += 1
         engine.note(f"WORLD transmit {call.operation.command_id} fence {call.fence}")
@@ -249,6 +249,8 @@ class WorldTarget:
         if not box or (engine.now > started + call.timeout_seconds and engine.chance(0.5)):
             await Sleep(left())
             return unknown("timeout")
+        if engine.chance(faults.explode):
+            raise RuntimeError("simulated: the adapter fails after it sent")
         if engine.chance(faults.lost_answer):
             if engine.chance(0.5):
                 await Sleep(left())
@@ -281,6 +283,10 @@ class WorldTarget:
             return Finding(verdict=FindVerdict.UNKNOWN, reason="no_access")
         if call.declaration.findability is Findability.NONE:
             return Finding(verdict=FindVerdict.UNKNOWN, reason="not_findable")
+        if engine.chance(faults.explode):
+            raise RuntimeError("simulated: the adapter fails while it looks")
+        if call.declaration.findability is Findability.BUSINESS_KEY and engine.chance(faults.ambiguous):
+            return Finding(verdict=FindVerdict.AMBIGUOUS, proof_of_access=True, candidates=2, reason="foreign_object")
         seen = [effect for effect in world.live(call.operation.command_id) if effect.visible_at <= engine.now]
         if not seen:
             proven = not engine.chance(faults.unproven)

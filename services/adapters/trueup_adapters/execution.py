@@ -164,6 +164,8 @@ class Execution:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._freed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a job ended without an answer; the ledger says SENT and the scan will look", exc_info=error)
 
     async def room(self, limit: int) -> int:
         """How many more jobs may begin, at most `limit`; waits a bounded time for the first place, then answers 0."""

@@ -9,9 +9,12 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
+from trueup_common.contracts.ids import is_tenant
 from trueup_common.contracts.shape import rfc3339
 
 REQUIRED: Final = ("ce-id", "ce-type", "ce-source", "ce-specversion", "ce-time", "ce-tenant")
+BROKEN: Final = "trueup.broken"
+"""The type of a stand-in for a message that does not say what it is."""
 BODY_AND_HEADERS_BYTES_MAX: Final = 1_000_000
 """Below the broker's 1 MiB, headers included: over it the server cuts the connection for good."""
 
@@ -60,6 +63,21 @@ class Outgoing:
     core: bool = False
     delay_seconds: float = 0.0
     coalesce: str | None = None
+
+
+def stand_in(subject: str, data: bytes, *, id: str, time: datetime, reason: str) -> Message:  # noqa: A002
+    """Stands for a message without its headers on its way into quarantine; its tenant is the subject's last token."""
+    tenant = subject.rsplit(".", 1)[-1]
+    return Message(
+        id=id,
+        type=BROKEN,
+        subject=subject,
+        tenant=tenant if is_tenant(tenant) else "unknown",
+        source="unknown",
+        time=time,
+        data=data,
+        attributes={"broken": reason},
+    )
 
 
 def headers_of(message: Message) -> dict[str, str]:

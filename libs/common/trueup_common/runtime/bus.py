@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import nats
@@ -27,6 +27,7 @@ from trueup_common.contracts.envelope import (
     Outgoing,
     headers_of,
     message_of,
+    stand_in,
 )
 from trueup_common.contracts.topology import Consumer, inbox_prefix
 
@@ -155,7 +156,6 @@ class ConsumerSource:
         self.consumer = consumer
         self.credit = credit
         self.missing = False
-        self.broken: Callable[[Msg, EnvelopeBroken], Awaitable[None]] | None = None
         self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._owed = 0
         self._heard_at = 0.0
@@ -244,7 +244,7 @@ class ConsumerSource:
                 await self.bus.client.publish(self._next, self._request, reply=self._inbox)
 
     async def fetch(self, limit: int) -> Sequence[BusDelivery]:
-        """The next batch; empty after a bounded wait. Messages without their headers go to `broken`."""
+        """The next batch; empty after a bounded wait. A stand-in represents a message without its headers."""
         try:
             first = await asyncio.wait_for(self._queue.get(), FETCH_WAIT_SECONDS)
         except TimeoutError:
@@ -259,10 +259,19 @@ class ConsumerSource:
             try:
                 batch.append(BusDelivery(raw, message_of(raw.subject, raw.headers, raw.data)))
             except EnvelopeBroken as error:
-                if self.broken is None:
-                    raise
-                await self.broken(raw, error)
+                batch.append(BusDelivery(raw, _broken(raw, error)))
         return batch
+
+
+def _broken(raw: Msg, error: EnvelopeBroken) -> Message:
+    place = raw.metadata
+    return stand_in(
+        raw.subject,
+        raw.data,
+        id=f"{place.stream}:{place.sequence.stream}",
+        time=place.timestamp.astimezone(UTC),
+        reason=str(error),
+    )
 
 
 class BusPublisher:

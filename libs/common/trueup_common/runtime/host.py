@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.envelope import BROKEN, Message, Outgoing
 from trueup_common.runtime.ports import (
     CrashPoints,
     Delivery,
@@ -85,6 +85,9 @@ class Loop(Generic[T]):
     async def process(self, batch: Sequence[Delivery]) -> None:
         """One batch from delivery to ack; whole where possible, else one by one."""
         self.crash.reach(f"{self.source.name}.fetched")
+        batch = await self._set_broken_aside(batch)
+        if not batch:
+            return
         try:
             messages, outgoing = await self._commit([delivery.message for delivery in batch])
         except Exception as error:  # noqa: BLE001 - the boundary: whatever fails here is isolated, counted and kept
@@ -105,6 +108,13 @@ class Loop(Generic[T]):
         self.statistics.batches_count += 1
         self.statistics.messages_count += len(batch)
         await self.handler.settled(messages)
+
+    async def _set_broken_aside(self, batch: Sequence[Delivery]) -> Sequence[Delivery]:
+        """A message that does not say what it is goes to quarantine, never to a handler."""
+        broken = [delivery for delivery in batch if delivery.message.type == BROKEN]
+        for delivery in broken:
+            await self._fail(delivery, Unprocessable(delivery.message.attributes.get("broken", "no envelope")))
+        return [delivery for delivery in batch if delivery.message.type != BROKEN] if broken else batch
 
     async def _commit(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Outgoing]]:
         pause = BUSY_PAUSE_SECONDS
