@@ -24,7 +24,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="Example: python -m bench --only floor,trueup --units 1000. Exit codes: 0 ok, 1 failed, 2 usage.",
     )
     parser.add_argument("--units", type=int, default=3000, help="units at saturation (default 3000)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="longest saturation phase (default 20)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="longest saturation phase (default 15)")
     parser.add_argument("--quiet-units", type=int, default=200, help="units at 20 per second (default 200)")
     parser.add_argument("--only", default=",".join(STACKS), help=f"some of {','.join(STACKS)}")
     parser.add_argument("--profile", choices=("samples", "calls"), default="", help="profile the services as well")

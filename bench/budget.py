@@ -42,7 +42,12 @@ class Budget:
     """What a number of commands cost together, idle cost subtracted."""
 
     commands: int
+    seconds: float
     commits: int
+    marks: int
+    """Those of the commits that only mark outbox rows as sent: at most one per service and relay tick."""
+    posted: int
+    """Messages that transactions put into an outbox: the ones that must not get lost."""
     stored: dict[str, int]
     """Messages that streams stored."""
     delivered: dict[str, int]
@@ -53,8 +58,13 @@ class Budget:
     effects: int
 
     @property
-    def durable_publishes(self) -> int:
-        """Publishes with confirmation, repeated ones included."""
+    def progress(self) -> int:
+        """Publishes that tell how a slow command gets on; none where commands end within the delay of progress."""
+        return sum(self.stored.values()) - self.posted
+
+    @property
+    def publishes(self) -> int:
+        """Publishes to streams, repeated ones included."""
         return sum(count for kind, count in self.published.items() if _is_durable(kind))
 
     @property
@@ -74,7 +84,9 @@ class Budget:
     def __str__(self) -> str:
         figures = {
             "commits": self.commits,
-            "durable publishes": self.durable_publishes,
+            "marks among them": self.marks,
+            "publishes": self.publishes,
+            "progress among them": self.progress,
             "deliveries": self.deliveries,
             "signed": self.signatures.signed,
             "verified": self.signatures.verified,
@@ -107,6 +119,8 @@ class _Mark:
     database: DatabaseMark
     bus: BusMark
     published: Counter[str]
+    posted: int
+    marks: int
 
 
 class CountedPlane:
@@ -164,6 +178,9 @@ class CountedPlane:
         idle_last = await self._mark()
         return Budget(
             commands=commands,
+            seconds=second.at - first.at,
+            marks=second.marks - first.marks,
+            posted=second.posted - first.posted,
             commits=await self._commits(first, second) - await self._commits(idle_first, idle_last),
             stored=_less(
                 difference(first.bus.stored, second.bus.stored), difference(idle_first.bus.stored, idle_last.bus.stored)
@@ -196,19 +213,30 @@ class CountedPlane:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _unsent(self) -> int:
-        parts = [f"SELECT count(*) AS n FROM {schema_of(name)}.outbox WHERE sent_at IS NULL" for name in SERVICES]
+        return (await self._outboxes())[0]
+
+    async def _outboxes(self) -> tuple[int, int, int]:
+        """Unsent rows, all rows, and transactions that marked some (each has its own time), over all services."""
+        counted = (
+            "count(*) FILTER (WHERE sent_at IS NULL) AS unsent, count(*) AS rows, count(DISTINCT sent_at) AS marks"
+        )
+        parts = [f"SELECT {counted} FROM {schema_of(name)}.outbox" for name in SERVICES]
         connection = await asyncpg.connect(self.plane.database_url)
         try:
-            return int(await connection.fetchval(f"SELECT sum(n) FROM ({' UNION ALL '.join(parts)}) AS counted"))
+            row = await connection.fetchrow(
+                f"SELECT sum(unsent)::int, sum(rows)::int, sum(marks)::int FROM ({' UNION ALL '.join(parts)}) AS counted"
+            )
         finally:
             await connection.close()
+        return row[0], row[1], row[2]
 
     async def _mark(self) -> _Mark:
         assert self._database is not None
         await self._listener.flush()
+        _, posted, marks = await self._outboxes()
         database = await asyncio.to_thread(self._database.mark)
         bus = await asyncio.to_thread(bus_mark, self._monitor_port)
-        return _Mark(time.monotonic(), database, bus, Counter(self._published))
+        return _Mark(time.monotonic(), database, bus, Counter(self._published), posted, marks)
 
     async def _commits(self, first: _Mark, last: _Mark) -> int:
         assert self._database is not None

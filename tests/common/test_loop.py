@@ -239,7 +239,7 @@ async def test_what_was_committed_but_never_published_reaches_the_stream(databas
     first, second = (Relay(store, BusPublisher(bus), bus) for _ in range(2))
     await asyncio.gather(*(relay.once() for relay in (first, second, first, second)))
     assert (await bus.js.stream_info("EVENTS")).state.messages == before + 5
-    assert await rows(database, "SELECT count(*) FROM outbox WHERE sent_at IS NULL") == [0]
+    assert await rows(database, "SELECT count(*) FROM outbox_unsent") == [0]
 
 
 async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, plane_bus: BusServer) -> None:
@@ -251,7 +251,7 @@ async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, p
     relay = Relay(store, loop.publisher, bus)
     await relay.once()
     await relay._check_streams()
-    assert await rows(database, "SELECT count(*) FROM outbox WHERE sent_at IS NULL") == [0]
+    assert await rows(database, "SELECT count(*) FROM outbox_unsent") == [0]
     plane_bus.wipe()
     plane_bus.bootstrap()
     await relay._check_streams()

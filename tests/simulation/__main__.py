@@ -20,14 +20,18 @@ def _coverage(summary: Summary, name: str, table: object) -> None:
     )
 
 
-def _progress(summary: Summary) -> None:
+def _progress(summary: Summary, result: Result) -> None:
+    if result.violation is not None:
+        print(f"seed {result.seed} FAILED: {result.violation}", flush=True)
     if summary.seeds % 100 == 0:
         rate = summary.seeds / summary.seconds
         print(f"{summary.seeds} seeds, {len(summary.failed)} failed, {rate:.1f} seeds/s", flush=True)
 
 
 def _show(result: Result, lines: int) -> None:
-    print(f"\nseed {result.seed} FAILED: {result.violation}\n  (trace {result.trace_hash}, last {lines} of its lines)")
+    print(
+        f"\ntrace of seed {result.seed}: {result.violation}\n  (trace {result.trace_hash}, last {lines} of its lines)"
+    )
     for line in result.trace[-lines:]:
         print(f"  {line}")
 
@@ -49,8 +53,6 @@ def main() -> int:
     summary = run_seeds(arguments.first, arguments.seeds, _progress)
     for result in summary.failed[: arguments.show]:
         _show(result, arguments.lines)
-    for result in summary.failed[arguments.show :]:
-        print(f"seed {result.seed} FAILED: {result.violation}")
     print(f"\nends: {dict(summary.ends.most_common())}")
     print(f"checks: {dict(summary.checks.most_common())}")
     _coverage(summary, "operation", operation.TABLE)

@@ -303,7 +303,7 @@ class Summary:
             self.failed.append(result)
 
 
-def run_seeds(first: int, count: int, progress: Callable[[Summary], None] | None = None) -> Summary:
+def run_seeds(first: int, count: int, progress: Callable[[Summary, Result], None] | None = None) -> Summary:
     """Run seeds `first` … `first + count - 1`."""
     summary = Summary()
     begun = time.perf_counter()
@@ -311,12 +311,13 @@ def run_seeds(first: int, count: int, progress: Callable[[Summary], None] | None
     gc.disable()
     try:
         for seed in range(first, first + count):
-            summary.take(run_seed(seed))
+            result = run_seed(seed)
+            summary.take(result)
             summary.seconds = time.perf_counter() - begun
             if summary.seeds % 20 == 0:
                 gc.collect()
-                if progress is not None:
-                    progress(summary)
+            if progress is not None:
+                progress(summary, result)
     finally:
         if enabled:
             gc.enable()

@@ -4,9 +4,12 @@ import pytest_asyncio
 from bench.budget import Budget, CountedPlane, Signatures
 
 COMMANDS = 50
-COMMITS_MAX = 7
-DURABLE_PUBLISHES_MAX = 4
+COMMITS_MAX = 6
+"""The seventh of the budget is the share in marking outboxes, which many commands have in common."""
+PUBLISHES_MAX = 4
 DELIVERIES_MAX = 5
+SENDERS = 4
+MARKS_PER_SECOND = 2
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -23,18 +26,26 @@ def test_every_command_had_its_one_effect(counted: tuple[Signatures, Budget]) ->
 
 
 def test_commits_of_one_command(counted: tuple[Signatures, Budget]) -> None:
-    """At concurrency 1, where nothing is batched, one command costs at most seven commits in all five services."""
+    """At concurrency 1, where nothing is batched, one command costs at most seven commits in all five services.
+
+    Six are its own. Marking outboxes is bounded by time, so a slow machine makes more marks but no more than its ticks.
+    """
     _, budget = counted
-    assert 0 < budget.per_command(budget.commits) <= COMMITS_MAX, str(budget)
+    assert 0 < budget.per_command(budget.commits - budget.marks) <= COMMITS_MAX, str(budget)
+    assert budget.marks <= SENDERS * (budget.seconds * MARKS_PER_SECOND + 2), str(budget)
 
 
 def test_publishes_and_deliveries_of_one_command(counted: tuple[Signatures, Budget]) -> None:
-    """Four confirmed publishes and five deliveries, the answer to the waiting client among them; none is repeated."""
+    """Four confirmed publishes and five deliveries, the answer to the waiting client among them; none is repeated.
+
+    Progress, which only slow commands tell, may be lost and is counted apart: at most one message per command.
+    """
     _, budget = counted
-    assert 0 < budget.per_command(budget.durable_publishes) <= DURABLE_PUBLISHES_MAX, str(budget)
-    assert 0 < budget.per_command(budget.deliveries) <= DELIVERIES_MAX, str(budget)
+    assert 0 < budget.per_command(budget.posted) <= PUBLISHES_MAX, str(budget)
+    assert 0 < budget.per_command(budget.deliveries - budget.progress) <= DELIVERIES_MAX, str(budget)
     assert budget.per_command(budget.answers) <= 1, str(budget)
-    assert sum(budget.stored.values()) == budget.durable_publishes, str(budget)
+    assert 0 <= budget.per_command(budget.progress) <= 1, str(budget)
+    assert budget.publishes == budget.posted + budget.progress, str(budget)
 
 
 def test_signatures_of_one_command(counted: tuple[Signatures, Budget]) -> None:

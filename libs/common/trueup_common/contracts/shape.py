@@ -7,7 +7,12 @@ import orjson
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
 from pydantic_core import to_json
 
-Instant = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(UTC))]
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is UTC else value.astimezone(UTC)
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 """An aware instant, kept in UTC. A naive datetime is refused at this border."""
 
 
@@ -17,8 +22,14 @@ class Contract(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def evolve(self, **changes: Any) -> "Any":
-        """A copy with other values; unchecked, for code that already holds checked values."""
-        return self.model_copy(update=changes)
+        """A copy with other values; unchecked, for code that already holds checked values.
+
+        What was derived from the old values (a cached hash) does not come along.
+        """
+        copied = self.model_copy(update=changes)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 class ForwardContract(BaseModel):

@@ -30,6 +30,7 @@ from trueup_common.contracts.envelope import (
     stand_in,
 )
 from trueup_common.contracts.topology import Consumer, inbox_prefix
+from trueup_common.runtime.lean_client import LeanClient
 
 log = logging.getLogger("trueup.bus")
 
@@ -61,7 +62,7 @@ class Bus:
     @classmethod
     async def connect(cls, url: str, *, service: str, name: str, connect_timeout_seconds: float = 5) -> "Bus":
         """Connect with the service's own user and private inbox prefix."""
-        client = Client()
+        client = LeanClient()
         bus = cls(client, service)
 
         async def failed(error: Exception) -> None:

@@ -35,6 +35,14 @@ InterfaceError or InternalClientError ("another operation is in progress") and m
 Connection = asyncpg.pool.PoolConnectionProxy | asyncpg.Connection
 
 
+KEYED_PLANS: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""Services only reach rows by key. Without this, a plan made while a table was empty scans it for ever (ADR 0010)."""
+
+
+async def _keep_session(_: Any) -> None:
+    """Nothing to reset: services leave no session state behind (settings and locks are those of a transaction)."""
+
+
 async def _prepare(connection: asyncpg.Connection) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(
@@ -61,7 +69,9 @@ class Database:
             init=_prepare,
             timeout=connect_timeout_seconds,
             max_inactive_connection_lifetime=0,
+            reset=_keep_session,
             server_settings={
+                **KEYED_PLANS,
                 "search_path": f"{schema},trueup",
                 "application_name": application,
                 "timezone": "UTC",

@@ -22,9 +22,12 @@ SELECT trueup.now() AS business, clock_timestamp() AS real, array(SELECT message
 """
 _NOW: Final = "SELECT trueup.now() AS business, clock_timestamp() AS real"
 _POST: Final = """
-INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
-                     $8::text[], $9::text[], $10::bytea[])
+WITH posted AS (
+  INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
+  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
+                       $8::text[], $9::text[], $10::bytea[])
+  RETURNING message_id, id)
+INSERT INTO outbox_unsent (message_id, id) SELECT message_id, id FROM posted
 """
 _QUARANTINE: Final = """
 INSERT INTO quarantine (quarantine_id, consumer, message_id, subject, type, tenant, headers, data, reason)
@@ -35,7 +38,10 @@ INSERT INTO delivery_failure AS f (consumer, message_id, failures) VALUES ($1, $
 ON CONFLICT (consumer, message_id) DO UPDATE SET failures = f.failures + 1, last_failed_at = now()
 RETURNING failures
 """
-_MARK: Final = "UPDATE outbox SET sent_at = now() WHERE sent_at IS NULL AND message_id = ANY($1::text[])"
+_MARK: Final = """
+DELETE FROM outbox_unsent WHERE (message_id, id) IN (
+  SELECT message_id, id FROM outbox_unsent WHERE message_id = ANY($1::text[]) ORDER BY message_id, id FOR UPDATE)
+"""
 
 
 class SqlTransaction:
@@ -133,11 +139,15 @@ class SqlTransaction:
 
 
 _UNSENT: Final = """
-SELECT id, message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data
-FROM outbox WHERE sent_at IS NULL AND created_at < now() - make_interval(secs => $1)
-ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+SELECT o.* FROM outbox_unsent AS u JOIN outbox AS o ON o.id = u.id
+WHERE o.created_at < now() - make_interval(secs => $1)
+ORDER BY u.id LIMIT $2 FOR UPDATE OF u SKIP LOCKED
 """
-_RESEND: Final = "UPDATE outbox SET sent_at = NULL WHERE sent_at IS NOT NULL AND created_at > now() - interval '1 hour'"
+_RESEND: Final = """
+INSERT INTO outbox_unsent (message_id, id)
+SELECT message_id, id FROM outbox WHERE created_at > now() - interval '1 hour'
+ON CONFLICT DO NOTHING
+"""
 _STREAM: Final = """
 WITH old AS (SELECT created, last_sequence FROM stream_mark WHERE stream = $1),
 set_new AS (
@@ -147,7 +157,9 @@ SELECT coalesce((SELECT created IS DISTINCT FROM $2 OR last_sequence > $3 FROM o
 """
 _PURGE_OUTBOX: Final = """
 DELETE FROM outbox WHERE id IN (
-  SELECT id FROM outbox WHERE sent_at IS NOT NULL AND created_at < now() - make_interval(secs => $1) LIMIT $2)
+  SELECT id FROM (SELECT id, created_at, message_id FROM outbox ORDER BY id LIMIT $2) AS oldest
+  WHERE created_at < now() - make_interval(secs => $1)
+    AND NOT EXISTS (SELECT 1 FROM outbox_unsent AS u WHERE u.message_id = oldest.message_id AND u.id = oldest.id))
 """
 _PURGE_INBOX: Final = """
 DELETE FROM inbox WHERE (consumer, message_id) IN (

@@ -25,6 +25,9 @@ from sqlalchemy.types import TypeEngine
 
 NOW = text("now()")
 
+INLINE = {"toast_tuple_target": 8160}
+"""Rows of a few KiB stay in their page, uncompressed: compressing them cost more than writing them (ADR 0010)."""
+
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:
     """The bare type of an annotation and whether None is allowed."""
@@ -66,7 +69,7 @@ def contract_table(
     for field, info in model.model_fields.items():
         bare, optional = _unwrap(info.annotation)
         columns.append(Column(field, _sql_type(bare), primary_key=field in key, nullable=optional and field not in key))
-    return Table(name, metadata, *columns, *extra, *indexes)
+    return Table(name, metadata, *columns, *extra, *indexes, postgresql_with=INLINE)
 
 
 def mail_tables(metadata: MetaData) -> None:
@@ -77,7 +80,7 @@ def mail_tables(metadata: MetaData) -> None:
         Column("consumer", Text, primary_key=True),
         Column("message_id", Text, primary_key=True),
         Column("received_at", TIMESTAMP(timezone=True), nullable=False, server_default=NOW),
-        Index("inbox_received_at", "received_at"),
+        Index("inbox_received_at", "received_at", postgresql_using="brin"),
     )
     Table(
         "outbox",
@@ -94,9 +97,13 @@ def mail_tables(metadata: MetaData) -> None:
         Column("reply_to", Text),
         Column("data", LargeBinary, nullable=False),
         Column("created_at", TIMESTAMP(timezone=True), nullable=False, server_default=NOW),
-        Column("sent_at", TIMESTAMP(timezone=True)),
-        Index("outbox_unsent", "message_id", postgresql_where=text("sent_at IS NULL")),
-        Index("outbox_created_at", "created_at"),
+        postgresql_with=INLINE,
+    )
+    Table(
+        "outbox_unsent",
+        metadata,
+        Column("message_id", Text, primary_key=True),
+        Column("id", BigInteger, primary_key=True),
     )
     Table(
         "quarantine",

@@ -17,7 +17,7 @@ from trueup_orchestrator.core.obligations import alert_of, settle
 from trueup_orchestrator.core.operation import IN_FLIGHT, PERSONS, UNDECIDED
 from trueup_orchestrator.core.recovery import pivot_of
 
-PROGRESS_DELAY_SECONDS: Final = 0.15
+PROGRESS_DELAY_SECONDS: Final = 1.0
 _FREES_IDENTITY: Final = frozenset({OperationState.FAILED, OperationState.CANCELLED})
 
 
