@@ -45,7 +45,7 @@ class Budget:
     seconds: float
     commits: int
     marks: int
-    """Those of the commits that only mark outbox rows as sent: at most one per service and relay tick."""
+    """Those of the commits that only take sent messages off a list: at most one per service and relay tick."""
     posted: int
     """Messages that transactions put into an outbox: the ones that must not get lost."""
     stored: dict[str, int]
@@ -120,7 +120,6 @@ class _Mark:
     bus: BusMark
     published: Counter[str]
     posted: int
-    marks: int
 
 
 class CountedPlane:
@@ -165,6 +164,7 @@ class CountedPlane:
 
     async def count(self, commands: int) -> Budget:
         """Run commands one after the other and count; then count an idle window of the same length."""
+        assert self._database is not None
         await self._run(WARM_UP_COMMANDS)
         snapshots = await asyncio.to_thread(self._snapshots)
         effects = self.stub.totals()["effects"]
@@ -179,7 +179,7 @@ class CountedPlane:
         return Budget(
             commands=commands,
             seconds=second.at - first.at,
-            marks=second.marks - first.marks,
+            marks=await asyncio.to_thread(self._database.removals_between, first.database, second.database),
             posted=second.posted - first.posted,
             commits=await self._commits(first, second) - await self._commits(idle_first, idle_last),
             stored=_less(
@@ -213,30 +213,24 @@ class CountedPlane:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _unsent(self) -> int:
-        return (await self._outboxes())[0]
+        return await self._count_rows("outbox_unsent")
 
-    async def _outboxes(self) -> tuple[int, int, int]:
-        """Unsent rows, all rows, and transactions that marked some (each has its own time), over all services."""
-        counted = (
-            "count(*) FILTER (WHERE sent_at IS NULL) AS unsent, count(*) AS rows, count(DISTINCT sent_at) AS marks"
-        )
-        parts = [f"SELECT {counted} FROM {schema_of(name)}.outbox" for name in SERVICES]
+    async def _count_rows(self, table: str) -> int:
+        """Rows of one mail table over all services."""
+        parts = [f"SELECT count(*) AS rows FROM {schema_of(name)}.{table}" for name in SERVICES]
         connection = await asyncpg.connect(self.plane.database_url)
         try:
-            row = await connection.fetchrow(
-                f"SELECT sum(unsent)::int, sum(rows)::int, sum(marks)::int FROM ({' UNION ALL '.join(parts)}) AS counted"
-            )
+            return int(await connection.fetchval(f"SELECT sum(rows) FROM ({' UNION ALL '.join(parts)}) AS counted"))
         finally:
             await connection.close()
-        return row[0], row[1], row[2]
 
     async def _mark(self) -> _Mark:
         assert self._database is not None
         await self._listener.flush()
-        _, posted, marks = await self._outboxes()
+        posted = await self._count_rows("outbox")
         database = await asyncio.to_thread(self._database.mark)
         bus = await asyncio.to_thread(bus_mark, self._monitor_port)
-        return _Mark(time.monotonic(), database, bus, Counter(self._published), posted, marks)
+        return _Mark(time.monotonic(), database, bus, Counter(self._published), posted)
 
     async def _commits(self, first: _Mark, last: _Mark) -> int:
         assert self._database is not None

@@ -21,6 +21,16 @@ _COMMITS = """
 SELECT coalesce(sum(count), 0)::bigint FROM pg_get_wal_stats($1::text::pg_lsn, $2::text::pg_lsn, true)
 WHERE "resource_manager/record_type" LIKE 'Transaction/COMMIT%'
 """
+_REMOVALS = """
+WITH record AS (
+  SELECT xid::text AS xid, resource_manager AS manager, record_type AS kind
+  FROM pg_get_wal_records_info($1::text::pg_lsn, $2::text::pg_lsn))
+SELECT count(*)::bigint FROM (
+  SELECT xid FROM record WHERE xid <> '0' GROUP BY xid
+  HAVING bool_or(manager = 'Transaction' AND kind LIKE 'COMMIT%')
+  AND bool_or(manager = 'Heap' AND kind LIKE 'DELETE%')
+  AND NOT bool_or(manager LIKE 'Heap%' AND (kind LIKE '%INSERT%' OR kind LIKE '%UPDATE%'))) AS removing
+"""
 _BYTES = "SELECT ($2::text::pg_lsn - $1::text::pg_lsn)::bigint"
 
 
@@ -59,6 +69,18 @@ class DatabaseCounter:
     def between(self, first: DatabaseMark, last: DatabaseMark) -> DatabaseWork:
         """What happened between two marks."""
         return asyncio.run(self._between(first, last))
+
+    def removals_between(self, first: DatabaseMark, last: DatabaseMark) -> int:
+        """Commits of transactions that only removed rows."""
+        return asyncio.run(self._removals(first, last))
+
+    async def _removals(self, first: DatabaseMark, last: DatabaseMark) -> int:
+        connection = await asyncpg.connect(self._url)
+        try:
+            await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
+            return int(await connection.fetchval(_REMOVALS, first.position, last.position))
+        finally:
+            await connection.close()
 
     async def _mark(self) -> DatabaseMark:
         connection = await asyncpg.connect(self._url)

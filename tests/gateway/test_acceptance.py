@@ -336,8 +336,8 @@ command_type target_system target_resource idempotency_key request_fingerprint s
 observed_state attempt_count lease_owner lease_acquired_at lease_expires_at heartbeat_at fence external_resource_id
 external_version result_reference error_class error_code created_at started_at last_attempt_at last_transition_at
 completed_at next_retry_at deadline_at compensation_command compensation_state last_reconciled_at reconciliation_status
-reconciliation_result drift_type dead_lettered_at dead_letter_reason repair_id repair_status repair_owner operator_status
-operator_action human_review_required resolved_at resolution_type correlation_id trace_id""".split()
+reconciliation_result drift_type dead_lettered_at dead_letter_reason repair_id repair_status repair_owner
+operator_status operator_action human_review_required resolved_at resolution_type correlation_id trace_id""".split()
 
 
 async def test_an_answer_is_the_whole_journal_row(gateway: EdgeUnderTest) -> None:

@@ -1,8 +1,8 @@
 """The contract of an adapter: what a package must offer to reach one external system.
 
-An adapter is an object behind the entry point group `trueup.adapters`. It names its system, declares its command types as
-data and opens a target for a connection. The ledger, grants, fences and retries are not its business: it performs one
-call, finds one effect, reads elements, and classifies honestly. A doubt is UNKNOWN.
+An adapter is an object behind the entry point group `trueup.adapters`. It names its system, declares its command
+types as data and opens a target for a connection. The ledger, grants, fences and retries are not its business: it
+performs one call, finds one effect, reads elements, and classifies honestly. A doubt is UNKNOWN.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ def unknown(code: str, detail: str = "", *, external_status: str | None = None) 
 class Call:
     """One call of an adapter for one operation.
 
-    `may_send` must be called directly before the first byte of every write leaves, on a connection that is already held:
+    `may_send` must be called directly before the first byte of every write, on a connection that is already held:
     it raises SlotLost when `send_by` has passed, and from its return on the service takes the effect for possible.
     `progress` stores a cursor in the ledger for operations of many parts; it raises LeaseLost when another attempt or
     a find has taken over, and the adapter must let that stop it.
