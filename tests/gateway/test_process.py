@@ -68,7 +68,7 @@ class Running:
             "-m",
             "trueup_gateway.main",
             env=environment,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=open("/tmp/gwbench/proc.log", "a"),
             stderr=asyncio.subprocess.PIPE,
         )
         self.replicas.append(process)

@@ -41,6 +41,9 @@ class BucketWatch:
             try:
                 await self._follow_once()
             except BUS_AWAY as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the client made an error of it
+                    return
                 log.warning("watch lost, following again", extra={"bucket": self.bucket, "error": repr(error)[:200]})
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
 

@@ -40,7 +40,7 @@ WATCHED_SECONDS: Final = 31 * 86400
 """How long a revocation is watched: longer than any mandate can live."""
 
 Text = Annotated[str, Field(min_length=1, max_length=300)]
-Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\s\x00-\x1f]+$")]
+Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^(\*|[^\s\x00-\x1f*]+(/\*)?)$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

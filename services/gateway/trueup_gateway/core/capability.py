@@ -11,16 +11,18 @@ from trueup_gateway.core.refusal import Refused, forbidden
 def covers(pattern: str, resource: str) -> bool:
     """True where a resource pattern covers a resource or a narrower pattern: `x/*` covers `x` and everything below.
 
-    `*` alone covers everything; any other pattern covers only itself. A resource with empty, `.` or `..` parts is
-    covered by nothing but `*`, so that no spelling climbs out of a pattern.
+    `*` alone covers everything; any other pattern covers only itself. A resource with empty, `.` or `..` parts, or
+    with `*` anywhere but at the end, is covered by nothing but `*`, so that no spelling climbs out of a pattern.
     """
     if pattern == "*":
         return True
-    if pattern.endswith("/*"):
-        stem = pattern[:-2]
-        below = resource == stem or resource.startswith(f"{stem}/")
-        return below and not any(part in ("", ".", "..") for part in resource.split("/"))
-    return pattern == resource
+    stem = pattern.removesuffix("/*")
+    parts = resource.split("/")
+    if "*" in stem or any(part in ("", ".", "..") for part in parts) or "*" in "".join(parts[:-1]):
+        return False
+    if stem == pattern:
+        return pattern == resource
+    return resource == stem or resource.startswith(f"{stem}/")
 
 
 @dataclass(frozen=True, slots=True)
