@@ -340,6 +340,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
         ({"TRUEUP_MODE": "production", "TRUEUP_SIGNING_KEY_FILE": ""}, "TRUEUP_SIGNING_KEY"),
         ({"TRUEUP_SIGNING_KEY": "nonsense", "TRUEUP_SIGNING_KEY_FILE": ""}, "TRUEUP_SIGNING_KEY"),
         ({"TRUEUP_ROLES": "api,wizard"}, "TRUEUP_ROLES"),
+        ({"TRUEUP_GRANT_KEYS": '{"wordpress": "nonsense"}', "TRUEUP_GRANT_KEYS_FILE": ""}, "grant keys"),
     ],
 )
 async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[str, str], words: str) -> None:

@@ -631,3 +631,19 @@ def test_two_clocks_are_kept_apart() -> None:
     story.at = At(NOW + timedelta(hours=30), NOW + timedelta(seconds=1))
     story.hear(Due())
     assert story.state is S.DISPATCHING
+
+
+def test_an_attempt_settled_by_looking_keeps_what_was_known_of_it() -> None:
+    """The verdict makes the attempt surer; when it ended and how it looked at first stay on record.
+
+    Requirements: X3
+    """
+    story = Story().wait(1)
+    story.hear(receipt(story.row, UNKNOWN, None, "connection_lost"))
+    ended_at = story.row.attempts[0]["ended_at"]
+    assert ended_at is not None
+    story.wait(1).hear(settlement(story.row))
+    story.wait(1).hear(settlement(story.row, FindVerdict.CONFIRMED))
+    assert story.state is S.SUCCESS
+    (attempt,) = story.row.attempts
+    assert (attempt["state"], attempt["ended_at"], attempt["error_code"]) == ("CONFIRMED", ended_at, "connection_lost")

@@ -297,6 +297,7 @@ class Judge:
             self._truth(row)
             view = gateway.tables["command_view"].rows.get((row.command_id,))
             demand(view is not None and view.row == row, f"{row.command_id}: the view of the command differs")
+        self._identities(orchestrator)
         self._exceptions(planner, gateway)
         self._elements(gateway)
         for row in plane.databases["adapters"].rows("effect"):
@@ -317,6 +318,15 @@ class Judge:
             demand(count <= 1, f"{row.command_id}: NEEDS_REVIEW with {count} effects")
         else:
             demand(count == 0, f"{row.command_id}: {row.state} with {count} effects ({findable=})")
+
+    def _identities(self, orchestrator: MemoryDatabase) -> None:
+        """A business identity has at most one effect, whatever keys were used."""
+        landed: Counter[tuple[str, str, Any]] = Counter()
+        for row in orchestrator.rows("operation"):
+            if self.plane.declaration(row.command_type).identity:
+                identity = (row.tenant, row.command_type, row.payload["text"])
+                landed[identity] += len(self.plane.world.live(row.command_id))
+        demand(all(count <= 1 for count in landed.values()), f"a business identity landed twice: {landed}")
 
     def _exceptions(self, planner: MemoryDatabase, gateway: MemoryDatabase) -> None:
         owed: dict[str, Any] = {}

@@ -85,11 +85,12 @@ class Request:
 class Client:
     """A caller that repeats with the same key until it is answered, and sometimes beyond that."""
 
-    def __init__(self, plane: Plane, request: Request) -> None:
+    def __init__(self, plane: Plane, request: Request, name: str, answers: list[str]) -> None:
         self.plane = plane
         self.engine = plane.engine
         self.request = request
-        self.answers: list[str] = []
+        self.name = name
+        self.answers = answers
         self.asked = 0
 
     async def run(self) -> None:
@@ -129,7 +130,7 @@ class Client:
 
     def _submission(self, process: Process, tries: int) -> Submission:
         request = self.request
-        salt = f"{self.engine.seed:x}-{request.number}-{self.asked}-{tries}"
+        salt = f"{self.engine.seed:x}-{request.number}{self.name}-{self.asked}-{tries}"
         payload = {"text": request.text}
         target = {"system": request.declaration.system, "resource": request.resource, "expected_version": None}
         return Submission(
@@ -194,7 +195,11 @@ class Run:
         for consumer in self.plane.bus.consumers.values():
             consumer.ack_wait_seconds = self.profile.ack_wait_seconds
         self.strokes = Strokes(self.plane, self.profile)
-        self.clients = [Client(self.plane, request) for request in _requests(self.engine, self.profile.chaos_seconds)]
+        self.clients: list[Client] = []
+        for request in _requests(self.engine, self.profile.chaos_seconds):
+            answers: list[str] = []
+            twins = ("", "b", "c") if self.engine.chance(0.15) else ("",)
+            self.clients += [Client(self.plane, request, name, answers) for name in twins]
 
     def go(self) -> None:
         """Chaos, healing, judgement. Raises Violation."""

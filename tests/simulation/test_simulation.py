@@ -28,7 +28,7 @@ BITES_WITHIN = 150
 def test_every_seed_holds_the_invariants_and_comes_to_rest() -> None:
     """A hundred schedules of drops, duplicates, delays, crashes, pauses, outages and clock jumps over the whole plane.
 
-    Requirements: P1, P3, I1, X4
+    Requirements: P1, P3, I1, X4, M1
     """
     summary = run_seeds(0, SEEDS)
     assert [(result.seed, result.violation) for result in summary.failed] == []

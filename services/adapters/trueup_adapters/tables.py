@@ -16,7 +16,6 @@ EFFECT: Final = contract_table(
     key=("command_id",),
     indexes=[
         Index("effect_open", "look_at", postgresql_where=text("status = 'SENT'")),
-        Index("effect_key", "tenant", "idempotency_key"),
     ],
 )
 ATTEMPT: Final = contract_table(
@@ -24,6 +23,5 @@ ATTEMPT: Final = contract_table(
     "attempt",
     METADATA,
     key=("attempt_id", "status"),
-    indexes=[Index("attempt_command", "command_id")],
 )
 mail_tables(METADATA)

@@ -1,10 +1,12 @@
 """The gateway process: roles `api` (the HTTP edge) and `worker` (grants, views, governance), by default both."""
 
 import asyncio
+import contextlib
 import re
 from typing import Any, Final
 
 import uvicorn
+from pydantic import ValidationError
 
 from trueup_common.contracts.topology import CONSUMERS, Consumer, answer_subject
 from trueup_common.runtime.bus import ConsumerSource
@@ -38,7 +40,7 @@ def read_roles(text: str) -> frozenset[str]:
     """The roles of this process. Raises SystemExit for an unknown one."""
     roles = frozenset(part.strip() for part in text.split(",") if part.strip())
     if not roles or roles - ROLES:
-        raise SystemExit(f"TRUEUP_ROLES: {text!r} is not made of {', '.join(sorted(ROLES))}")
+        raise SystemExit(f"trueup gateway: unusable settings: TRUEUP_ROLES is not made of {', '.join(sorted(ROLES))}")
     return roles
 
 
@@ -53,6 +55,14 @@ def read_signing_keys(settings: Settings) -> tuple[SigningKey, SigningKey | None
             return signing, None
         issuer = settings.dev_issuer_key.get_secret_value()
         return signing, SigningKey.read(issuer, "TRUEUP_DEV_ISSUER_KEY") if issuer else SigningKey.generate()
+    except ValueError as error:
+        raise SystemExit(f"trueup gateway: unusable settings: {error}") from None
+
+
+def read_grant_keys(settings: Settings) -> GrantKeys:
+    """The grant keys by system. Raises SystemExit."""
+    try:
+        return GrantKeys.read(settings.grant_keys.get_secret_value() or "{}")
     except ValueError as error:
         raise SystemExit(f"trueup gateway: unusable settings: {error}") from None
 
@@ -147,7 +157,7 @@ async def build(context: Context) -> Parts:
     settings = context.settings
     roles = read_roles(settings.roles)
     signing, dev = read_signing_keys(settings)
-    keys = GrantKeys.read(settings.grant_keys.get_secret_value() or "{}")
+    keys = read_grant_keys(settings)
     store = gateway_store(context.database)
     rules = RuleBook()
     await seed(store, context)
@@ -225,8 +235,17 @@ def _unloaded(context: Context) -> str | None:
     return None
 
 
+def check(settings: Settings) -> None:
+    """Everything that is wrong with the settings, before anything is connected. Raises SystemExit."""
+    read_roles(settings.roles)
+    read_signing_keys(settings)
+    read_grant_keys(settings)
+
+
 def main() -> None:
     """Run the gateway."""
+    with contextlib.suppress(ValidationError):  # told by run_service, which reads them again
+        check(Settings())
     run_service(SERVICE, build)
 
 

@@ -59,10 +59,11 @@ def recorded(row: JournalRow, new: dict[str, Any]) -> dict[str, Any]:
             kept.append(old)
             continue
         merged = True
-        best = new if _CERTAINTY[new["state"]] > _CERTAINTY[old["state"]] else old
+        surer, other = (new, old) if _CERTAINTY[new["state"]] > _CERTAINTY[old["state"]] else (old, new)
         sent = bool(old["sent"] or new["sent"])
         count += sent and not old["sent"]
-        kept.append({**best, "sent": sent, "started_at": best["started_at"] or old["started_at"]})
+        known = {name: value for name, value in surer.items() if value is not None}
+        kept.append({**surer, **other, **known, "sent": sent})
     if not merged:
         kept.append(new)
         count += bool(new["sent"])
