@@ -20,6 +20,7 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.4
 """Share of seeds with a theme."""
+THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals")
 
 
 @dataclass(slots=True)
@@ -33,11 +34,11 @@ class Profile:
     ack_wait_seconds: float = 30.0
 
 
-def draw(engine: Engine, plane: Plane) -> Profile:
-    """The profile of this seed; sets the faults of bus, stores and world."""
+def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
+    """The profile of this seed; sets the faults of bus, stores and world. `theme` prescribes what they have in common."""
     pick = engine.random.random
     profile = Profile(chaos_seconds=engine.between(8.0, 40.0))
-    if pick() < CALM:
+    if pick() < CALM and theme is None:
         return profile
 
     def some(probability: float, most: float) -> float:
@@ -93,15 +94,14 @@ def draw(engine: Engine, plane: Plane) -> Profile:
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
-    if pick() < THEMED:
-        _theme(engine, plane, profile)
+    if theme is not None or pick() < THEMED:
+        _bring(theme or THEMES[engine.below(len(THEMES))], engine, plane, profile)
     return profile
 
 
-def _theme(engine: Engine, plane: Plane, profile: Profile) -> None:
+def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     """Some misfortunes matter only together: a theme brings a few of them at full strength."""
     bus, world = plane.bus.faults, plane.world.faults
-    theme = ("late", "orphan", "blind", "crashes", "echo", "refusals")[engine.below(6)]
     engine.note(f"theme {theme}")
     if theme == "late":
         world.late, world.slow_worker, world.slow_seconds = 0.7, 0.4, 0.05

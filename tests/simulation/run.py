@@ -187,10 +187,10 @@ def _requests(engine: Engine, chaos_seconds: float) -> list[Request]:
 class Run:
     """One seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, theme: str | None = None) -> None:
         self.engine = Engine(seed)
         self.plane = Plane(self.engine)
-        self.profile = draw(self.engine, self.plane)
+        self.profile = draw(self.engine, self.plane, theme)
         self.plane.crash_point = self.profile.crash_point
         for consumer in self.plane.bus.consumers.values():
             consumer.ack_wait_seconds = self.profile.ack_wait_seconds
@@ -250,8 +250,8 @@ class Run:
                 raise Violation("too many steps: something turns in circles")
 
 
-def run_seed(seed: int) -> Result:
-    """Run one seed and say what it came to."""
+def run_seed(seed: int, theme: str | None = None) -> Result:
+    """Run one seed and say what it came to. `theme` prescribes its misfortunes, which makes another run of the seed."""
     counts: dict[str, Counter[str]] = {"operation": Counter(), "effect": Counter()}
     tables = operation.TABLE, effect.TABLE
     operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc,assignment]
@@ -259,7 +259,7 @@ def run_seed(seed: int) -> Result:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     violation = None
-    run = Run(seed)
+    run = Run(seed, theme)
     try:
         run.go()
     except Violation as found:

@@ -1,0 +1,71 @@
+"""Two processes of every service: the same promises hold when any of them acts at the same moment, or dies."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.system.plane import Plane, eventually
+
+
+def test_fifty_at_once_with_one_key_are_one_effect(twin_plane: Plane) -> None:
+    """50 clients send the same command over two gateways: one is accepted, all others get its ids, one post appears.
+
+    Requirements: I1, I2
+    """
+    capability = twin_plane.capability("wordpress.create_draft", "post", max_uses=1)
+    payload = {"title": "Fifty", "content": "<p>Fifty.</p>", "slug": "fifty"}
+
+    def send(_: int) -> tuple[int, str | None, bool]:
+        answer = twin_plane.submit(capability, "fifty", "wordpress.create_draft", "post", payload)
+        assert answer.status in (200, 202, 409), answer
+        return answer.status, answer.body.get("command_id"), answer.headers.get("idempotent-replayed") == "true"
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(send, range(50)))
+    accepted = [command for status, command, replayed in answers if status == 202 and not replayed]
+    assert len(accepted) == 1
+    assert {command for status, command, _ in answers if status != 409} == set(accepted)
+    workflow_id = twin_plane.journal(accepted[0])["workflow_id"]
+    twin_plane.closed(workflow_id)
+    assert [post["slug"] for post in twin_plane.posts_of(accepted[0])] == ["fifty"]
+    assert len(twin_plane.effects("wordpress.post", "create")) == 1
+
+
+def test_uses_of_a_capability_are_counted_across_gateways(twin_plane: Plane) -> None:
+    """20 different commands at once on a capability of 7 uses: exactly 7 are accepted, 13 refused for `uses`.
+
+    Requirements: G3, G4
+    """
+    capability = twin_plane.capability("bench.post", "effect", max_uses=7)
+
+    def send(number: int) -> tuple[int, str | None]:
+        answer = twin_plane.submit(capability, f"use-{number}", "bench.post", "effect", {"number": number})
+        return answer.status, answer.body.get("check")
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(send, range(20)))
+    assert sorted(status for status, _ in answers) == [202] * 7 + [403] * 13
+    assert {check for status, check in answers if status == 403} == {"uses"}
+
+
+def test_work_goes_on_while_one_of_each_dies(twin_plane: Plane) -> None:
+    """One process of each service is killed while 30 commands run: every command ends with exactly one effect.
+
+    Requirements: I1, M1, M2, X4, R7
+    """
+    capability = twin_plane.capability("bench.post", "effect", max_uses=30)
+    victims = ["orchestrator", "adapters-2", "gateway", "reconciler", "repair-planner-2"]
+    commands: list[str] = []
+    for number in range(30):
+        if number % 6 == 3:
+            twin_plane.kill(victims[number // 6])
+        answer = twin_plane.submit(capability, f"storm-{number}", "bench.post", "effect", {"number": number})
+        assert answer.status in (200, 202), answer
+        commands.append(answer.body["command_id"])
+
+    def done() -> bool | None:
+        states = {twin_plane.journal(command)["state"] for command in commands}
+        return True if states == {"SUCCESS"} else None
+
+    eventually(done, "all 30 commands succeeded", 90)
+    keys = [item["object"] for item in twin_plane.effects("bench.effect")]
+    assert len(keys) == len(set(keys))
+    eventually(lambda: twin_plane.ready() or None, "everything is ready again", 30)
