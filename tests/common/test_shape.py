@@ -8,18 +8,18 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from pydantic import AwareDatetime, BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trueup_common.contracts import declaration, events, governance, grant, journal, observation, task
 from trueup_common.contracts.ids import attempt_id, command_id, derived_id, is_tenant, new_id
-from trueup_common.contracts.shape import Contract, ForwardContract, rfc3339
+from trueup_common.contracts.shape import AnyInstant, Contract, ForwardContract, rfc3339
 from trueup_common.contracts.task import Target
 
 MODULES = (declaration, events, governance, grant, journal, observation, task)
 
 
 def _mentions_time(annotation: Any) -> bool:
-    if annotation in (datetime, AwareDatetime):
+    if annotation is datetime:
         return True
     return any(_mentions_time(part) for part in typing.get_args(annotation))
 
@@ -51,11 +51,19 @@ def test_a_naive_time_is_refused_at_every_field(model: type[BaseModel], field: s
     assert "timezone_aware" in {error["type"] for error in caught.value.errors() if error["loc"] == (field,)}
 
 
-def test_an_aware_time_of_any_zone_is_kept_in_utc() -> None:
+def test_between_services_only_utc_passes_and_from_outside_any_offset_becomes_utc() -> None:
+    """No message carries another offset; a person's time is converted at the edge.
+
+    Requirements: L4
+    """
     tokyo = datetime(2026, 3, 1, 21, 0, tzinfo=timezone(timedelta(hours=9)))
-    seen = observation.Observation(element="a", verdict="UNKNOWN", observed_at=tokyo, source="x")  # type: ignore[arg-type]
-    assert seen.observed_at == datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-    assert seen.observed_at.tzinfo is UTC
+    noon = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+    with pytest.raises(ValidationError, match="timezone_offset"):
+        observation.Observation(element="a", verdict="UNKNOWN", observed_at=tokyo, source="x")  # type: ignore[arg-type]
+    seen = observation.Observation(element="a", verdict="UNKNOWN", observed_at=noon, source="x")  # type: ignore[arg-type]
+    assert observation.Observation.model_validate_json(seen.model_dump_json()) == seen
+    outside = TypeAdapter(AnyInstant).validate_python("2026-03-01T21:00:00+09:00")
+    assert (outside, outside.tzinfo) == (noon, UTC)
     assert rfc3339(tokyo) == "2026-03-01T12:00:00Z"
     with pytest.raises(ValueError, match="naive"):
         rfc3339(datetime(2026, 3, 1))  # noqa: DTZ001 - the naive one

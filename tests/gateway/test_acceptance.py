@@ -22,6 +22,7 @@ from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_common.contracts.task import ExecuteTask, Operation
 from trueup_common.runtime.clock import real_now
+from trueup_gateway.accept import Acceptor
 from trueup_gateway.core import projection
 from trueup_gateway.store import Reader
 
@@ -380,3 +381,29 @@ async def test_a_key_is_what_its_spelling_means(gateway: EdgeUnderTest, spelled:
         assert (
             await connection.fetchval("SELECT count(*) FROM gateway.edge WHERE tenant = 'acme' AND key = $1", key) == 1
         )
+
+
+async def test_one_broken_request_does_not_take_its_neighbours(
+    gateway: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure inside a batch is found alone; the others of the batch are accepted, each once.
+
+    Requirements: M3
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=20)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    proper = Acceptor._case
+
+    def failing(self: Acceptor, accepted: Any, *rest: Any) -> Any:
+        if accepted.submission.key == "broken-5":
+            raise RuntimeError("broken")
+        return proper(self, accepted, *rest)
+
+    monkeypatch.setattr(Acceptor, "_case", failing)
+    responses = await asyncio.gather(
+        *(gateway.submit(capability["capability"], f"broken-{number}", body) for number in range(10))
+    )
+    assert [response.status_code for response in responses] == [202] * 5 + [500] + [202] * 4
+    assert await gateway.count("edge", "key LIKE 'broken-%'") == 9
+    where = f"capability_id = '{capability['capability_id']}' AND uses_left = 11"
+    assert await gateway.count("capability", where) == 1

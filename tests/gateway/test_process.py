@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import pytest
@@ -59,6 +59,7 @@ class Running:
     orchestrator: Bus
     adapters: Bus
     commands: ConsumerSource
+    log: BinaryIO
     replicas: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def spawn(self, name: str, **changes: str) -> asyncio.subprocess.Process:
@@ -68,7 +69,7 @@ class Running:
             "-m",
             "trueup_gateway.main",
             env=environment,
-            stdout=open("/tmp/gwbench/proc.log", "a"),
+            stdout=self.log,
             stderr=asyncio.subprocess.PIPE,
         )
         self.replicas.append(process)
@@ -136,6 +137,7 @@ def bus_with_catalog(plane_bus: BusServer) -> BusServer:
 
 @pytest_asyncio.fixture
 async def running(gateway_database: Database, bus_with_catalog: BusServer, tmp_path: Path) -> AsyncIterator[Running]:
+    log = tmp_path / "gateway.log"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -157,12 +159,13 @@ async def running(gateway_database: Database, bus_with_catalog: BusServer, tmp_p
     commands = ConsumerSource(orchestrator, next(c for c in CONSUMERS if c.durable == "orchestrator-commands"))
     await commands.start()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        found = Running(port, client, environment, orchestrator, adapters, commands)
-        yield found
-        for process in found.replicas:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        with log.open("wb") as told:
+            found = Running(port, client, environment, orchestrator, adapters, commands, told)
+            yield found
+            for process in found.replicas:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
     await commands.stop()
     await orchestrator.close()
     await adapters.close()

@@ -35,7 +35,7 @@ class Profile:
 
 
 def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
-    """The profile of this seed; sets the faults of bus, stores and world. `theme` prescribes what they have in common."""
+    """The profile of this seed; sets the faults of bus, stores and world. `theme` brings certain ones."""
     pick = engine.random.random
     profile = Profile(chaos_seconds=engine.between(8.0, 40.0))
     if pick() < CALM and theme is None:
@@ -110,7 +110,8 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         bus.slow = {f"adapters-{system}": 40.0 for system in plane.systems}
         profile.strokes["crash"] = 2.0
     elif theme == "blind":
-        world.lost_answer, world.no_access, world.unproven = 0.7, 0.5, 0.9
+        world.lost_answer, world.late, world.no_access, world.unproven = 0.5, 0.4, 0.4, 0.9
+        world.lag, world.lag_seconds = 0.8, 4.0
     elif theme == "crashes":
         profile.strokes["crash"], profile.crash_point = 0.7, 0.02
     elif theme == "echo":

@@ -167,9 +167,9 @@ async def accept(plane: Plane, process: Process, submission: Submission) -> Any:
     return verdicts[0]
 
 
-def _requests(engine: Engine, chaos_seconds: float) -> list[Request]:
+def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]:
     requests = []
-    for number in range(1 + engine.below(COMMANDS_MAX)):
+    for number in range(least + engine.below(COMMANDS_MAX)):
         requests.append(
             Request(
                 number=number,
@@ -196,7 +196,7 @@ class Run:
             consumer.ack_wait_seconds = self.profile.ack_wait_seconds
         self.strokes = Strokes(self.plane, self.profile)
         self.clients: list[Client] = []
-        for request in _requests(self.engine, self.profile.chaos_seconds):
+        for request in _requests(self.engine, self.profile.chaos_seconds, 1 if theme is None else COMMANDS_MAX):
             answers: list[str] = []
             twins = ("", "b", "c") if self.engine.chance(0.15) else ("",)
             self.clients += [Client(self.plane, request, name, answers) for name in twins]
@@ -319,7 +319,7 @@ def run_seeds(first: int, count: int, progress: Callable[[Summary, Result], None
             result = run_seed(seed)
             summary.take(result)
             summary.seconds = time.perf_counter() - begun
-            if summary.seeds % 20 == 0:
+            if summary.seeds % 50 == 0:
                 gc.collect()
             if progress is not None:
                 progress(summary, result)

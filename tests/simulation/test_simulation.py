@@ -21,7 +21,7 @@ from trueup_orchestrator.core import receipts
 from trueup_reconciler.core import settle
 
 SEEDS = 100
-BITES_WITHIN = 150
+BITES_WITHIN = 300
 """How many seeds a broken variant may survive."""
 
 

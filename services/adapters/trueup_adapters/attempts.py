@@ -13,6 +13,7 @@ from trueup_common.contracts.adapter import Call, LeaseLost, Outcome, SlotLost, 
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.shape import Instant
 from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
+from trueup_common.runtime.tracing import current_traceparent
 
 log = logging.getLogger("trueup.attempts")
 
@@ -65,7 +66,7 @@ async def perform(transmission: Transmission, target: Target, timeout_seconds: f
         may_send=transmission.may_send,
         progress=progress,
         cursor=transmission.cursor,
-        traceparent=job.traceparent,
+        traceparent=current_traceparent(job.traceparent),
     )
     try:
         return transmission.checked(await target.perform(call))
@@ -92,7 +93,7 @@ async def find(job: LookJob, target: Target, timeout_seconds: float) -> Finding:
         may_send=_never,
         progress=_no_progress,
         cursor=job.row.cursor,
-        traceparent=job.traceparent,
+        traceparent=current_traceparent(job.traceparent),
         sent_before=job.row.sent_at,
     )
     try:

@@ -11,7 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from opentelemetry.trace import SpanKind
+
 from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
+from trueup_adapters.core.effect import EffectRow
 from trueup_adapters.core.job import (
     Finished,
     FinishedMessage,
@@ -29,10 +32,11 @@ from trueup_adapters.handler import keep_progress
 from trueup_adapters.store import AdaptersTransaction
 from trueup_common.contracts.adapter import Adapter, Connection, LeaseLost, Outcome, Target, not_sent, rejected
 from trueup_common.contracts.observation import Finding, Observation
-from trueup_common.contracts.states import ErrorClass
+from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
 from trueup_common.contracts.task import Beat, RunningAttempt
 from trueup_common.runtime.clock import monotonic, real_now
 from trueup_common.runtime.ports import CrashPoints, Store, StoreBusy
+from trueup_common.runtime.tracing import failed, span
 
 log = logging.getLogger("trueup.execution")
 
@@ -124,6 +128,18 @@ class Line:
         """The declared timeout, or the connection's own where that is shorter (leases count with the declared one)."""
         own = self.connection.timeout_seconds
         return declared if own is None else min(declared, own)
+
+
+def _told(row: EffectRow, attempt_id: str | None, fence: int) -> dict[str, str | int]:
+    """What a span says of a call."""
+    return {
+        "trueup.system": row.system,
+        "trueup.command_type": row.command_type,
+        "trueup.command_id": row.command_id,
+        "trueup.attempt_id": attempt_id or "",
+        "trueup.fence": fence,
+        "trueup.tenant": row.tenant,
+    }
 
 
 def open_lines(connections: Iterable[Connection], adapters: Mapping[str, Adapter]) -> dict[tuple[str, str], Line]:
@@ -225,6 +241,19 @@ class Execution:
             line.sends.release()
 
     async def _transmit(self, job: SendJob, line: Line) -> Outcome:
+        with span(
+            f"{job.row.command_type} perform",
+            job.traceparent,
+            kind=SpanKind.CLIENT,
+            attributes=_told(job.row, job.attempt.attempt_id, job.attempt.fence),
+        ) as seen:
+            outcome = await self._attempt(job, line)
+            seen.set_attribute("trueup.outcome", outcome.status.value)
+            if outcome.status is not ReceiptStatus.CONFIRMED:
+                failed(seen, outcome.error_code or outcome.status.value, outcome.status.value)
+            return outcome
+
+    async def _attempt(self, job: SendJob, line: Line) -> Outcome:
         timeout_seconds = line.timeout_seconds(job.declaration.timeout_seconds)
         transmission = Transmission(job, monotonic, timeout_seconds)
         self._transmissions[job.attempt.attempt_id] = transmission
@@ -258,20 +287,41 @@ class Execution:
         if line is None:
             return undecided("no_connection")
         timeout_seconds = line.timeout_seconds(job.declaration.timeout_seconds)
-        try:
-            async with asyncio.timeout(timeout_seconds), line.reads:
-                return await find(job, line.target, timeout_seconds)
-        except TimeoutError:
-            return undecided("timeout")
+        with span(
+            f"{job.row.command_type} find",
+            job.traceparent,
+            kind=SpanKind.CLIENT,
+            attributes=_told(job.row, job.look.answer_attempt_id, job.look.fence),
+        ) as seen:
+            try:
+                async with asyncio.timeout(timeout_seconds), line.reads:
+                    finding = await find(job, line.target, timeout_seconds)
+            except TimeoutError:
+                finding = undecided("timeout")
+            seen.set_attribute("trueup.outcome", finding.verdict.value)
+            if finding.verdict is FindVerdict.UNKNOWN:
+                failed(seen, finding.reason or "unknown")
+            return finding
 
     async def _probe(self, job: ProbeJob, line: Line | None) -> Sequence[Observation]:
         if line is None:
             return unread(job, "no_connection", real_now())
-        try:
-            async with asyncio.timeout(line.timeout_seconds(PROBE_TIMEOUT_SECONDS)), line.reads:
-                return await probe(job, line.target, real_now)
-        except TimeoutError:
-            return unread(job, "timeout", real_now())
+        task = job.task
+        with span(
+            f"{task.system} probe",
+            job.traceparent,
+            kind=SpanKind.CLIENT,
+            attributes={"trueup.system": task.system, "trueup.tenant": task.tenant, "trueup.visit_id": task.visit_id},
+        ) as seen:
+            try:
+                async with asyncio.timeout(line.timeout_seconds(PROBE_TIMEOUT_SECONDS)), line.reads:
+                    observations = await probe(job, line.target, real_now)
+            except TimeoutError:
+                observations = unread(job, "timeout", real_now())
+            reasons = [item.reason for item in observations if item.verdict is ProbeVerdict.UNKNOWN]
+            if reasons:
+                failed(seen, reasons[0] or "unknown")
+            return observations
 
     def beats(self, systems: Iterable[str]) -> list[Beat]:
         """One beat per system: slots by tenant, and the attempts that need their lease renewed."""

@@ -89,6 +89,7 @@ class _Batch:
     attempts: dict[tuple[str, str], AttemptRow] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
 
     def load(self, rows: Iterable[EffectRow]) -> None:
         """Rows as stored."""
@@ -109,6 +110,9 @@ class _Batch:
         """A job with its row as it will be committed: later messages of the same batch may have moved it on."""
         return job if isinstance(job, ProbeJob) else replace(job, row=self.rows[job.row.command_id])
 
+    def _outcomes(self) -> Iterable[tuple[str, str]]:
+        return ((self.rows[row.command_id].system, row.status) for row in self.attempts.values())
+
     def changes(self) -> Changes:
         """What is to be saved."""
         changed = [self.rows[command_id] for command_id in self.touched]
@@ -116,6 +120,7 @@ class _Batch:
             new=tuple(row for row in changed if row.command_id not in self.stored),
             moved=tuple(row for row in changed if row.command_id in self.stored),
             attempts=tuple(self.attempts.values()),
+            outcomes=(*self.refused, *self._outcomes()),
         )
 
 
@@ -313,6 +318,7 @@ class TaskHandler:
                 operation, outcome, attempt_id=task.attempt_id, fence=task.fence, ended_at=moment.real
             )
             batch.put(refuse(row, task, receipt, moment.real))
+            batch.refused.append((self.system, receipt.status.value))
             batch.outgoing.append(receipt_message(receipt, moment.real, message))
             return
         sent = send(

@@ -9,6 +9,7 @@ from trueup_adapters.core.effect import AttemptRow, EffectRow
 from trueup_adapters.tables import ATTEMPT, EFFECT
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 
@@ -23,6 +24,8 @@ class Changes:
     new: tuple[EffectRow, ...] = ()
     moved: tuple[EffectRow, ...] = ()
     attempts: tuple[AttemptRow, ...] = ()
+    outcomes: tuple[tuple[str, str], ...] = ()
+    """(system, outcome) of the attempts that ended here, for the metrics."""
 
 
 class AdaptersTransaction(Transaction, Protocol):
@@ -52,6 +55,9 @@ _EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_ve
 _ATTEMPTS: Final = Rows(ATTEMPT, AttemptRow, key=("attempt_id", "status"))
 
 
+ATTEMPTS: Final = Tally("trueup_adapter_attempts", "Attempts by what they came to", ("system", "outcome"))
+
+
 class SqlAdaptersTransaction(SqlTransaction):
     """The same over PostgreSQL."""
 
@@ -78,6 +84,8 @@ class SqlAdaptersTransaction(SqlTransaction):
             raise VersionConflict("effect: another replica inserted first")
         await _EFFECTS.update(self.connection, changes.moved)
         await _ATTEMPTS.insert_new(self.connection, changes.attempts)
+        for system, outcome in changes.outcomes:
+            self.count(ATTEMPTS, system, outcome)
 
 
 def sql_store(database: Database) -> SqlStore[SqlAdaptersTransaction]:

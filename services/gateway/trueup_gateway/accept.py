@@ -12,6 +12,7 @@ from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.topology import command_subject
+from trueup_common.runtime import tracing
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
 from trueup_gateway.core.acceptance import Accepted, Known, Replayed, Standing, Submission, Verdict, decide
@@ -140,8 +141,11 @@ class Acceptor:
     async def _commit(self, submissions: Sequence[Submission]) -> tuple[list[Verdict], list[Outgoing]]:
         """One transaction, repeated for passing reasons. Raises StoreBusy when they do not pass."""
         for number in range(1, TRIES_MAX + 1):
+            begun = tracing.instant()
             try:
-                return await self._once(submissions)
+                kept = await self._once(submissions)
+                tracing.record_commits([item.traceparent for item in submissions] if begun else (), begun)
+                return kept
             except StoreBusy as busy:
                 if number == TRIES_MAX or lock_timed_out(busy):
                     raise

@@ -9,12 +9,14 @@ import uvicorn
 from pydantic import ValidationError
 
 from trueup_common.contracts.topology import CONSUMERS, Consumer, answer_subject
+from trueup_common.runtime import tracing
 from trueup_common.runtime.bus import ConsumerSource
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.db import SqlStore
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.health import QuietServer, listen
 from trueup_common.runtime.host import Loop
+from trueup_common.runtime.metrics import PROCESS, Reading
 from trueup_common.runtime.ports import Handler, StoreBusy
 from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.settings import Settings
@@ -222,8 +224,11 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
     parts.ready.append(lambda: None if acceptor.alive else "accepting: stopped")
     await context.bus.listen(subject, answers.nudge)
     acceptor.start()
-    traced = bool(settings.otlp_endpoint or settings.trace_ratio > 0)
-    server = ApiServer(create_app(gateway, traced=traced), settings)
+    PROCESS.watch(
+        Reading("trueup_commands_accepted", "Commands accepted", lambda: acceptor.accepted_count, counter=True),
+        Reading("trueup_accept_batches", "Transactions that accepted", lambda: acceptor.batches_count, counter=True),
+    )
+    server = ApiServer(create_app(gateway, traced=tracing.is_on()), settings)
     parts.background += [lambda: server.run(context.stop), lambda: answers.poll(context.stop)]
     parts.close.append(acceptor.close)
 

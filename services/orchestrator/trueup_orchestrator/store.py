@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_orchestrator.core.case import Decision
@@ -150,6 +152,9 @@ _OVERDUE: Final = (
 )
 
 
+OPERATIONS: Final = Tally("trueup_operations", "Operations by the end that they came to", ("system", "state"))
+
+
 class SqlOrchestratorTransaction(SqlTransaction):
     """The same on PostgreSQL."""
 
@@ -240,7 +245,15 @@ class SqlOrchestratorTransaction(SqlTransaction):
         )
         await _HISTORY.insert(self.connection, [event for decision in decisions for event in decision.events])
         await _OBLIGATIONS.insert(self.connection, [row for decision in decisions for row in decision.opened])
+        self._count(decisions)
         await _OBLIGATIONS.update(self.connection, [row for decision in decisions for row in decision.changed])
+
+    def _count(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            for event in decision.events:
+                for state in event.payload.get("states", ())[1:]:
+                    if state in ANSWERED:
+                        self.count(OPERATIONS, decision.case.operation.target_system, state)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:

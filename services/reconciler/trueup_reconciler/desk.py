@@ -3,7 +3,7 @@
 Deterministic bookkeeping between the pure cores and the store: no I/O, no clock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
@@ -18,7 +18,7 @@ from trueup_common.runtime.ports import Moment
 from trueup_reconciler.core.drift import Turned, close
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settle import Step
-from trueup_reconciler.core.settlement import Act, SettlementRow
+from trueup_reconciler.core.settlement import Act, SettlementRow, SettlementState
 from trueup_reconciler.core.visit import PaceRow, Round
 from trueup_reconciler.store import Changed, Changes
 
@@ -130,7 +130,21 @@ class Desk:
                     row.evolve(state_version=row.state_version + 1) for row in self._paces if row.state_version > 0
                 ),
             ),
+            finished=tuple(self._finished()),
+            turned=tuple(self._phases()),
         )
+
+    def _finished(self) -> Iterator[SettlementRow]:
+        for row in self.settlements.values():
+            before = self._stored_settlements.get(row.command_id)
+            if row.state is SettlementState.DONE and (before is None or before.state is not SettlementState.DONE):
+                yield row
+
+    def _phases(self) -> Iterator[ElementRow]:
+        for key, row in self.elements.items():
+            before = self._stored_elements.get(key)
+            if before is None or before.phase is not row.phase:
+                yield row
 
     def outgoing(self) -> list[Outgoing]:
         """What is to be sent, after `changes`."""

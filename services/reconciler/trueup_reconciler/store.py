@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_reconciler.core.element import ElementRow
@@ -36,6 +37,10 @@ class Changes:
     elements: Changed[ElementRow] = Changed()
     obligations: Changed[ObligationRow] = Changed()
     paces: Changed[PaceRow] = Changed()
+    finished: tuple[SettlementRow, ...] = ()
+    """Settlements that came to their verdict with this save, for the metrics."""
+    turned: tuple[ElementRow, ...] = ()
+    """Elements that came into another phase with this save, for the metrics."""
 
 
 class ReconcilerTransaction(Transaction, Protocol):
@@ -76,6 +81,10 @@ _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), ve
 _PACES: Final = Rows(PACE, PaceRow, key=("pace_key",), version="state_version")
 
 
+SETTLEMENTS: Final = Tally("trueup_settlements", "Unknown outcomes settled, by verdict", ("system", "verdict"))
+PHASES: Final = Tally("trueup_element_phases", "Elements that came into a phase", ("system", "phase"))
+
+
 class SqlReconcilerTransaction(SqlTransaction):
     """The same over PostgreSQL."""
 
@@ -113,6 +122,10 @@ class SqlReconcilerTransaction(SqlTransaction):
         await self._write(_ELEMENTS, changes.elements)
         await self._write(_OBLIGATIONS, changes.obligations)
         await self._write(_PACES, changes.paces)
+        for settlement in changes.finished:
+            self.count(SETTLEMENTS, settlement.system, settlement.verdict or "none")
+        for element in changes.turned:
+            self.count(PHASES, element.system, element.phase)
 
     async def _write(self, rows: Rows[M], changed: Changed[M]) -> None:
         if changed.new:

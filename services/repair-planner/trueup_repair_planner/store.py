@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_repair_planner.core.lifecycle import ExceptionRow
@@ -31,6 +32,9 @@ class PlannerTransaction(Transaction, Protocol):
 _EXCEPTIONS: Final = Rows(EXCEPTION, ExceptionRow, key=("exception_id",), version="version")
 
 
+OPENED: Final = Tally("trueup_exceptions_opened", "Exceptions opened by kind", ("kind",))
+
+
 class SqlPlannerTransaction(SqlTransaction):
     """The same over PostgreSQL."""
 
@@ -54,6 +58,8 @@ class SqlPlannerTransaction(SqlTransaction):
             inserted = await _EXCEPTIONS.insert_new(self.connection, new)
             if len(inserted) != len(new):
                 raise VersionConflict("exception: another replica inserted first")
+            for row in new:
+                self.count(OPENED, row.kind)
         await _EXCEPTIONS.update(self.connection, moved)
 
 

@@ -4,16 +4,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict
-from pydantic_core import to_json
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, GetPydanticSchema
+from pydantic_core import core_schema, to_json
 
+Instant = Annotated[datetime, GetPydanticSchema(lambda _, __: core_schema.datetime_schema(tz_constraint=0))]
+"""An aware instant in UTC, and nothing else: naive datetimes and other offsets are refused at this border.
 
-def _in_utc(value: datetime) -> datetime:
-    return value if value.tzinfo is UTC else value.astimezone(UTC)
+Whoever takes times from outside converts them first (`AnyInstant`); between our own services all times are UTC
+already, and checking that costs nothing.
+"""
 
-
-Instant = Annotated[AwareDatetime, AfterValidator(_in_utc)]
-"""An aware instant, kept in UTC. A naive datetime is refused at this border."""
+AnyInstant = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(UTC))]
+"""An aware instant with any offset, as people and other systems write it; kept in UTC."""
 
 
 class Contract(BaseModel):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -106,7 +106,15 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-T = TypeVar("T")
+class Committing(Protocol):
+    """What a service's transaction must be able to hear."""
+
+    def committed(self) -> None:
+        """The commit succeeded."""
+        ...
+
+
+T = TypeVar("T", bound=Committing)
 
 
 class SqlStore(Generic[T]):
@@ -124,6 +132,8 @@ class SqlStore(Generic[T]):
         """
         try:
             async with self.database.pool.acquire() as connection, connection.transaction():
-                yield self._transaction_of(connection)
+                tx = self._transaction_of(connection)
+                yield tx
         except PASSING as error:
             raise StoreBusy(_reason(error)) from error
+        tx.committed()

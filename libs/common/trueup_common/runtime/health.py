@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from trueup_common.runtime.telemetry import exposition
+from trueup_common.runtime.metrics import exposition
 
 ReadyCheck = Callable[[], str | None]
 """Answers None when ready, else what is missing."""

@@ -20,7 +20,9 @@ from trueup_common.runtime.ports import (
     Store,
     StoreBusy,
     Transaction,
+    Watch,
 )
+from trueup_common.runtime.redact import told
 
 T = TypeVar("T", bound=Transaction)
 
@@ -73,6 +75,7 @@ class Loop(Generic[T]):
         self.schedule = schedule
         self.batch_max = batch_max
         self.statistics = LoopStatistics()
+        self.watch: Watch | None = None
         self.stopping = False
 
     async def run(self) -> None:
@@ -84,6 +87,8 @@ class Loop(Generic[T]):
 
     async def process(self, batch: Sequence[Delivery]) -> None:
         """One batch from delivery to ack; whole where possible, else one by one."""
+        watch = self.watch
+        begun = watch.now() if watch else 0
         self.crash.reach(f"{self.source.name}.fetched")
         batch = await self._set_broken_aside(batch)
         if not batch:
@@ -92,12 +97,15 @@ class Loop(Generic[T]):
             messages, outgoing = await self._commit([delivery.message for delivery in batch])
         except Exception as error:  # noqa: BLE001 - the boundary: whatever fails here is isolated, counted and kept
             if len(batch) > 1:
-                log.warning("batch failed, running one by one", extra={"loop": self.source.name, "error": repr(error)})
+                log.warning("batch failed, running one by one", extra={"loop": self.source.name, "error": told(error)})
                 for delivery in batch:
                     await self.process([delivery])
             else:
                 await self._fail(batch[0], error)
+                if watch:
+                    watch.processed([batch[0].message], begun, 0, error)
             return
+        committed = watch.now() if watch else 0
         self.crash.reach(f"{self.source.name}.committed")
         if outgoing:
             await self.publisher.publish(outgoing)
@@ -107,6 +115,8 @@ class Loop(Generic[T]):
         self.crash.reach(f"{self.source.name}.acked")
         self.statistics.batches_count += 1
         self.statistics.messages_count += len(batch)
+        if watch:
+            watch.processed([delivery.message for delivery in batch], begun, committed)
         await self.handler.settled(messages)
 
     async def _set_broken_aside(self, batch: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -140,10 +150,16 @@ class Loop(Generic[T]):
     async def _fail(self, delivery: Delivery, error: Exception) -> None:
         message = delivery.message
         self.statistics.failures_count += 1
-        reason = f"{type(error).__name__}: {error}"[:500]
+        reason = told(error)
         log.error(
             "message failed alone",
-            extra={"loop": self.source.name, "message_id": message.id, "type": message.type, "reason": reason},
+            extra={
+                "loop": self.source.name,
+                "message_id": message.id,
+                "type": message.type,
+                "reason": reason,
+                "traceparent": message.traceparent,
+            },
             exc_info=not isinstance(error, Unprocessable),
         )
         final = await self._record_failure(message, error, reason)

@@ -9,6 +9,7 @@ from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message
 from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
+from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Moment
 
 log = logging.getLogger("trueup.mail")
@@ -51,6 +52,16 @@ class SqlTransaction:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self._counted: list[tuple[Tally, tuple[str, ...]]] = []
+
+    def count(self, tally: Tally, *labels: str) -> None:
+        """Count something of this transaction, once it is committed."""
+        self._counted.append((tally, labels))
+
+    def committed(self) -> None:
+        """The store tells that the commit succeeded."""
+        for tally, labels in self._counted:
+            tally.add(labels)
 
     async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
         """Put ids into the inbox; answer the moment and the ids that are new."""

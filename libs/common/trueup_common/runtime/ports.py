@@ -133,6 +133,24 @@ class CrashPoints(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Looks on where work is traced; a loop without one does nothing for it."""
+
+    def now(self) -> int:
+        """The present instant, for nothing but this watch."""
+        ...
+
+    def processed(
+        self, messages: Sequence[Message], begun: int, committed: int, error: BaseException | None = None
+    ) -> None:
+        """Messages from delivery to ack. `committed` is 0 where nothing was."""
+        ...
+
+    def sent(self, messages: Sequence[Message], begun: int, committed: int) -> None:
+        """Messages that time, not a message, gave rise to."""
+        ...
+
+
 class Schedule(Protocol):
     """Waiting between repetitions."""
 

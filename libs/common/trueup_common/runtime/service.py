@@ -21,6 +21,7 @@ import uvloop
 from pydantic import ValidationError
 
 from trueup_common.contracts.topology import CLOCK_SUBJECT, CRASH_SUBJECT
+from trueup_common.runtime import tracing
 from trueup_common.runtime.bus import BUS_AWAY, Bus, BusPublisher, ConsumerSource, CoreMessage
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock, RealSchedule
@@ -30,6 +31,7 @@ from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.health import ReadyCheck, serve_health
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.mail import MailTransaction
+from trueup_common.runtime.metrics import PROCESS, Reading
 from trueup_common.runtime.ports import StoreBusy
 from trueup_common.runtime.settings import Settings
 from trueup_common.runtime.telemetry import set_up
@@ -183,6 +185,7 @@ async def _run(settings: Settings, build: Build) -> int:
         await _follow_clock(context)
     await _follow_crash_points(context)
     parts = await build(context)
+    _look_on(context, parts)
     relay = Relay(SqlStore(database, lambda connection: _mail(connection, settings.service)), context.publisher, bus)
     checks = _checks(context, parts)
     health_stop = asyncio.Event()
@@ -212,6 +215,23 @@ async def _run(settings: Settings, build: Build) -> int:
         await asyncio.wait_for(database.close(), 3)
     log.info("stopped", extra={"code": code})
     return code
+
+
+def _look_on(context: Context, parts: Parts) -> None:
+    """Let metrics read what is counted anyway, and traces see the loops where this process records any."""
+    publisher, bus = context.publisher, context.bus
+    PROCESS.loops.update((loop.source.name, loop.statistics) for loop in parts.loops)
+    PROCESS.watch(
+        Reading("trueup_bus_connected", "1 while the connection to the bus stands", lambda: bus.connected),
+        Reading("trueup_publisher_published", "Messages confirmed", lambda: publisher.published_count, counter=True),
+        Reading("trueup_publisher_failed", "Messages not confirmed", lambda: publisher.failed_count, counter=True),
+        Reading("trueup_publisher_full", "1 while a stream is at its limit", lambda: publisher.full),
+    )
+    if tracing.is_on():
+        for loop in parts.loops:
+            loop.watch = tracing.LoopSpans(loop.source.name)
+        for timer in parts.timers:
+            timer.watch = tracing.LoopSpans(timer.name)
 
 
 def _mail(connection: Any, service: str) -> MailTransaction:
@@ -266,4 +286,7 @@ def run_service(name: str, build: Build) -> None:
         sys.stderr.write(f"trueup {name}: unusable settings: {reasons}\n")
         raise SystemExit(2) from None
     set_up(settings)
-    raise SystemExit(uvloop.run(_run(settings, build)))
+    try:
+        raise SystemExit(uvloop.run(_run(settings, build)))
+    finally:
+        tracing.stop()

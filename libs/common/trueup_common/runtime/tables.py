@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import BaseModel
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -50,7 +50,7 @@ def _sql_type(annotation: Any) -> TypeEngine[Any]:
             return BigInteger()
         if issubclass(annotation, float):
             return Double()
-        if annotation is AwareDatetime or issubclass(annotation, datetime):
+        if issubclass(annotation, datetime):
             return TIMESTAMP(timezone=True)
     return JSONB(none_as_null=True)
 

@@ -10,8 +10,8 @@ from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.topology import STREAMS
 from trueup_common.runtime.bus import Bus, BusPublisher
 from trueup_common.runtime.mail import MailTransaction
-from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Store, StoreBusy, Transaction
-from trueup_common.runtime.telemetry import OUTBOX_UNSENT
+from trueup_common.runtime.metrics import OUTBOX_UNSENT
+from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Store, StoreBusy, Transaction, Watch
 
 T = TypeVar("T", bound=Transaction)
 
@@ -48,6 +48,7 @@ class DueLoop(Generic[T]):
         self.interval_seconds = interval_seconds
         self.stopping = False
         self.ticks_count = 0
+        self.watch: Watch | None = None
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -56,16 +57,21 @@ class DueLoop(Generic[T]):
 
     async def once(self) -> int:
         """One tick; answers how many messages it sent. StoreBusy means: nothing happened, look again later."""
+        watch = self.watch
+        begun = watch.now() if watch else 0
         async with self.store.transaction() as tx:
             moment, _ = await tx.claim(self.name, [])
             outgoing = await self.tick(tx, moment)
             if outgoing:
                 await tx.post(outgoing)
             self.crash.reach(f"{self.name}.before_commit")
+        committed = watch.now() if watch else 0
         self.crash.reach(f"{self.name}.committed")
         self.ticks_count += 1
         if outgoing:
             await self.publisher.publish(outgoing)
+            if watch:
+                watch.sent([item.message for item in outgoing], begun, committed)
         return len(outgoing)
 
     async def run(self) -> None:

@@ -6,8 +6,6 @@ from typing import Any, Final
 import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from opentelemetry import trace
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -16,7 +14,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trueup_common.runtime.clock import monotonic
-from trueup_common.runtime.telemetry import HTTP_SECONDS, new_traceparent, valid_traceparent
+from trueup_common.runtime.metrics import observe_http
+from trueup_common.runtime.tracing import current_traceparent, new_traceparent, valid_traceparent
 from trueup_gateway.api import (
     capabilities,
     catalog,
@@ -118,14 +117,11 @@ class Edge:
         finally:
             matched = scope.get("route")
             template = getattr(matched, "path", "unmatched") if matched is not None else "unmatched"
-            HTTP_SECONDS.labels(scope["method"], template, str(status)).observe(monotonic() - begun)
+            observe_http(scope["method"], template, status, monotonic() - begun)
 
     def _traceparent(self, scope: Scope) -> str:
-        if self._traced and trace.get_current_span().get_span_context().is_valid:
-            carrier: dict[str, str] = {}
-            TraceContextTextMapPropagator().inject(carrier)
-            if "traceparent" in carrier:
-                return carrier["traceparent"]
+        if self._traced and (current := current_traceparent()):
+            return current
         given = [value for name, value in scope["headers"] if name == b"traceparent"]
         text = given[0].decode("latin-1") if len(given) == 1 else None
         return valid_traceparent(text) or new_traceparent()

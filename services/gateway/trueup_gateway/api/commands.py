@@ -12,7 +12,7 @@ from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED, OperationState
-from trueup_common.runtime.telemetry import trace_id_of
+from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.shape import rfc3339
-from trueup_common.runtime.telemetry import trace_id_of
+from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,

@@ -13,8 +13,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from trueup_common.contracts.problems import CHECKS_401, CHECKS_403, PROBLEMS, ProblemType
+from trueup_common.runtime.metrics import exposition
 from trueup_common.runtime.ports import StoreBusy
-from trueup_common.runtime.telemetry import exposition
 from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.api.http import Body, answer, not_found
 from trueup_gateway.api.route import LeanRoute, path_parameter, route

@@ -6,7 +6,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Scope
 
-from trueup_common.runtime.telemetry import trace_id_of
+from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.core.refusal import Refused
 
 MEDIA_TYPE: Final = "application/problem+json"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
-from trueup_common.contracts.shape import Instant
+from trueup_common.contracts.shape import AnyInstant
 
 
 def _read(value: Any, read: ValidatorFunctionWrapHandler) -> datetime:
@@ -18,4 +18,4 @@ def _read(value: Any, read: ValidatorFunctionWrapHandler) -> datetime:
     return found
 
 
-Timestamp = Annotated[Instant, WrapValidator(_read)]
+Timestamp = Annotated[AnyInstant, WrapValidator(_read)]

@@ -1,0 +1,329 @@
+"""Telemetry of a whole plane: one trace through every service, numbers that show the work, logs that hold no secret."""
+
+import asyncio
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.system.plane import Answer, Plane, eventually, http
+from trueup_common.contracts.envelope import REQUIRED, Message, headers_of
+from trueup_common.contracts.topology import SERVICES, command_subject
+from trueup_common.runtime.bus import connect_admin
+from trueup_common.runtime.clock import real_now
+
+GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+MARKER = "marker-7c1f0e5d"
+
+
+@dataclass
+class Collector:
+    """Takes OTLP over HTTP and keeps every span with the service that made it."""
+
+    spans: list[tuple[str, Span]] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+    url: str = ""
+
+    def take(self, body: bytes) -> None:
+        self.raw.append(body)
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            names = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+            self.spans += [(names["service.name"], span) for scope in resource.scope_spans for span in scope.spans]
+
+    def trace(self, trace_id: str) -> list[tuple[str, Span]]:
+        return [(service, span) for service, span in self.spans if span.trace_id.hex() == trace_id]
+
+
+@dataclass
+class Watched:
+    """A plane that traces everything, and where its spans arrive."""
+
+    plane: Plane
+    collector: Collector
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.headers.get("content-encoding") is None
+            collector.take(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    collector.url = f"http://127.0.0.1:{server.server_port}"
+    environment = {"TRUEUP_OTLP_ENDPOINT": collector.url, "TRUEUP_TRACE_RATIO": "1"}
+    plane = Plane(tmp_path_factory.mktemp("traced"), environment=environment).start()
+    yield Watched(plane, collector)
+    plane.stop()
+    server.shutdown()
+
+
+def attributes_of(span: Span) -> dict[str, Any]:
+    return {pair.key: pair.value.string_value or pair.value.int_value for pair in span.attributes}
+
+
+def submit(plane: Plane, slug: str, headers: dict[str, str], **payload: Any) -> tuple[Answer, str]:
+    """One draft with headers of its own; answers with the capability that was used."""
+    capability = plane.capability("wordpress.create_draft", "post")
+    body = {
+        "command_type": "wordpress.create_draft",
+        "target": {"system": "wordpress", "resource": "post"},
+        "payload": {"title": f"Title {slug}", "content": f"<p>{slug}</p>", "slug": slug, **payload},
+    }
+    sent = {"authorization": f"Bearer {capability}", "idempotency-key": f'"{slug}"', **headers}
+    return http("POST", f"{plane.url}/v1/commands", body, headers=sent), capability
+
+
+def test_one_trace_runs_through_http_bus_database_and_adapter(watched: Watched) -> None:
+    """A single server span for the request; under it what every service did, down to the call of the target.
+
+    Requirements: V1
+    """
+    plane, collector = watched.plane, watched.collector
+    answer = plane.draft("traced")
+    plane.closed(answer.body["workflow_id"])
+    trace_id = plane.journal(answer.body["command_id"])["trace_id"]
+    wanted = {f"trueup-{service}" for service in ("gateway", "orchestrator", "adapters", "reconciler")}
+
+    def arrived() -> list[tuple[str, Span]] | None:
+        found = collector.trace(trace_id)
+        views = any(span.name == "gateway-views ElementChanged" for _, span in found)
+        return found if views and {service for service, _ in found} == wanted else None
+
+    found = eventually(arrived, "spans of all services that take part", 30)
+    servers = [span for _, span in found if span.kind == Span.SPAN_KIND_SERVER]
+    assert [
+        attributes_of(span).get("http.method") or attributes_of(span)["http.request.method"] for span in servers
+    ] == ["POST"]
+    known = {span.span_id for _, span in found}
+    assert [span for _, span in found if span.parent_span_id not in known] == servers
+    names = {(service.removeprefix("trueup-"), span.name) for service, span in found}
+    assert {
+        ("gateway", "store.commit"),
+        ("orchestrator", "orchestrator-commands StartCase"),
+        ("orchestrator", "orchestrator-events Receipt"),
+        ("orchestrator", "store.commit"),
+        ("adapters", "adapters-wordpress ExecuteTask"),
+        ("adapters", "wordpress.create_draft perform"),
+        ("adapters", "adapters-wordpress-outcomes Sent"),
+        ("adapters", "store.commit"),
+        ("reconciler", "reconciler-events Established"),
+        ("reconciler", "store.commit"),
+        ("gateway", "gateway-views CaseChanged"),
+    } <= names
+    (call,) = [span for _, span in found if span.name == "wordpress.create_draft perform"]
+    told = attributes_of(call)
+    row = plane.journal(answer.body["command_id"])
+    assert call.kind == Span.SPAN_KIND_CLIENT
+    assert told["trueup.command_id"] == row["command_id"]
+    assert told["trueup.attempt_id"] == row["attempts"][0]["attempt_id"]
+    assert (told["trueup.system"], told["trueup.fence"], told["trueup.outcome"]) == ("wordpress", 1, "CONFIRMED")
+    assert not [span for _, span in found if span.status.code == Status.STATUS_CODE_ERROR]
+
+
+def test_an_attempt_without_an_answer_is_an_error_in_its_trace(watched: Watched) -> None:
+    """The lost answer, the look-up and the settlement are in the same trace; the call is marked as failed.
+
+    Requirements: V1
+    """
+    plane, collector = watched.plane, watched.collector
+    plane.fault("lose_answer", method="POST", path="/posts$")
+    answer = plane.draft("doubted")
+    plane.closed(answer.body["workflow_id"])
+    trace_id = plane.journal(answer.body["command_id"])["trace_id"]
+
+    def arrived() -> dict[str, Span] | None:
+        found = {span.name: span for _, span in collector.trace(trace_id)}
+        return found if {"wordpress.create_draft find", "reconciler-events Found"} <= set(found) else None
+
+    found = eventually(arrived, "spans of the settlement", 30)
+    call = found["wordpress.create_draft perform"]
+    assert call.status.code == Status.STATUS_CODE_ERROR
+    assert attributes_of(call)["trueup.outcome"] == "UNKNOWN"
+    assert attributes_of(found["wordpress.create_draft find"])["trueup.outcome"] == "CONFIRMED"
+
+
+def test_a_request_that_is_not_sampled_is_recorded_nowhere(watched: Watched) -> None:
+    """The caller's decision holds in every service; the trace id is kept in the journal all the same.
+
+    Requirements: V1
+    """
+    plane, collector = watched.plane, watched.collector
+    quiet, _ = submit(plane, "quiet", {"traceparent": GIVEN})
+    plane.closed(quiet.body["workflow_id"])
+    assert plane.journal(quiet.body["command_id"])["trace_id"] == GIVEN.split("-")[1]
+    loud = plane.draft("loud")
+    plane.closed(loud.body["workflow_id"])
+    loud_id = plane.journal(loud.body["command_id"])["trace_id"]
+
+    def later() -> bool | None:
+        services = {service for service, span in collector.trace(loud_id) if "ElementChanged" in span.name}
+        return True if services else None
+
+    eventually(later, "spans of the command after it", 30)
+    assert collector.trace(GIVEN.split("-")[1]) == []
+
+
+def test_messages_on_the_bus_carry_the_trace_in_standard_headers(watched: Watched) -> None:
+    """CloudEvents attributes and W3C trace context stand in the headers of what every service published.
+
+    Requirements: M4, V1
+    """
+    plane = watched.plane
+    answer = plane.draft("on-the-bus")
+    plane.closed(answer.body["workflow_id"])
+    trace_id = plane.journal(answer.body["command_id"])["trace_id"]
+
+    async def events() -> list[dict[str, str]]:
+        client = await connect_admin(plane.nats_url)
+        try:
+            stream = client.jetstream()
+            last = (await stream.stream_info("EVENTS")).state.last_seq
+            return [(await stream.get_msg("EVENTS", seq)).headers or {} for seq in range(1, last + 1)]
+        finally:
+            await client.close()
+
+    mine = [headers for headers in asyncio.run(events()) if trace_id in headers.get("traceparent", "")]
+    assert {headers["ce-source"] for headers in mine} == {"adapter.wordpress", "orchestrator", "reconciler"}
+    assert all(set(REQUIRED) <= set(headers) for headers in mine)
+    assert {headers["ce-specversion"] for headers in mine} == {"1.0"}
+    assert len({headers["ce-id"] for headers in mine}) == len(mine)
+
+
+def metrics_of(plane: Plane, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    port = plane.process(name).health["port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_of_every_service_show_the_work_and_name_no_tenant(watched: Watched) -> None:
+    """What one command adds to the numbers of each service, and labels that stay within closed lists.
+
+    Requirements: T3
+    """
+    plane = watched.plane
+    before = {service: metrics_of(plane, service) for service in SERVICES}
+    answer = plane.draft("measured")
+    plane.closed(answer.body["workflow_id"])
+    plane.fault("status", method="POST", path="/posts$", status=403, body={"code": "rest_cannot_create"})
+    failed = plane.draft("measured-refusal", prefer="wait=30")
+    assert failed.body["state"] == "FAILED"
+
+    def grown(service: str, name: str, **labels: str) -> float:
+        key = (name, tuple(sorted(labels.items())))
+        return metrics_of(plane, service).get(key, 0.0) - before[service].get(key, 0.0)
+
+    expected = [
+        ("gateway", "trueup_commands_accepted_total", {}, 2),
+        ("gateway", "trueup_http_seconds_count", {"method": "POST", "route": "/v1/commands", "status": "202"}, 1),
+        ("orchestrator", "trueup_loop_messages_total", {"loop": "orchestrator-commands"}, 2),
+        ("orchestrator", "trueup_operations_total", {"system": "wordpress", "state": "SUCCESS"}, 1),
+        ("orchestrator", "trueup_operations_total", {"system": "wordpress", "state": "FAILED"}, 1),
+        ("adapters", "trueup_loop_messages_total", {"loop": "adapters-wordpress-outcomes"}, 2),
+        ("adapters", "trueup_adapter_attempts_total", {"system": "wordpress", "outcome": "CONFIRMED"}, 1),
+        ("adapters", "trueup_adapter_attempts_total", {"system": "wordpress", "outcome": "REJECTED"}, 1),
+        ("repair-planner", "trueup_exceptions_opened_total", {"kind": "failed"}, 1),
+    ]
+    for service, name, labels, count in expected:
+        eventually(
+            lambda s=service, n=name, x=labels, c=count: True if grown(s, n, **x) == c else None,  # type: ignore[misc]
+            f"{service} {name} {labels} grows by {count}",
+            20,
+        )
+    assert grown("reconciler", "trueup_loop_messages_total", loop="reconciler-events") >= 1
+    assert grown("reconciler", "trueup_element_phases_total", system="wordpress", phase="HEALTHY") >= 2
+    for service in SERVICES:
+        found = metrics_of(plane, service)
+        assert found["trueup_bus_connected", ()] == 1
+        assert found["trueup_publisher_failed_total", ()] == 0
+        assert ("trueup_outbox_unsent", ()) in found
+        told = {value for _, labels in found for _, value in labels}
+        assert not {value for value in told if "acme" in value or "agent:" in value or "_01" in value}, told
+
+
+def test_logs_and_spans_hold_no_secret_no_token_and_no_payload(watched: Watched) -> None:
+    """Marked words in a payload, in a broken message and in a failing one; tokens and passwords: none is written down.
+
+    Requirements: T3
+    """
+    plane, collector = watched.plane, watched.collector
+    plane.fault("status", method="POST", path="/posts$", status=400, body={"code": "rest_invalid_param"})
+    refused, capability = submit(plane, "secretive", {}, content=f"<p>{MARKER}</p>", title=MARKER)
+    assert refused.status == 202
+    answer, other = submit(plane, "secretive-2", {}, content=f"<p>{MARKER}</p>")
+    plane.closed(answer.body["workflow_id"])
+    plane.submit(f"{capability}x", "k", "wordpress.create_draft", "post", {"title": MARKER})
+    unfit, _ = submit(plane, "secretive-3", {}, title={MARKER: [MARKER]}, **{MARKER: MARKER})
+    assert unfit.status == 422
+    http("POST", f"{plane.url}/v1/commands", b'{"payload": "' + MARKER.encode(), headers={"idempotency-key": MARKER})
+    asyncio.run(send_poison(plane))
+    token = plane.token(sub=f"agent:{MARKER}")
+    operator = plane.token("operator:olga", roles=("operator", "viewer"))
+
+    def quarantined() -> bool | None:
+        items = plane.get("/v1/exceptions?status=open", operator).body["items"]
+        return True if sum(item["kind"] == "quarantined_message" for item in items) >= 2 else None
+
+    eventually(quarantined, "the broken messages are exceptions")
+    folder = plane.plan.folder
+    secrets = [MARKER, capability, other, token, *(part for part in capability.split(".")[1:])]
+    for path in (*folder.secrets.glob("*.json"),):
+        content = json.loads(path.read_text())
+        secrets += [
+            value for key, value in content.items() if isinstance(value, str) and len(value) >= 20 and key != "x"
+        ]
+    assert len(secrets) > 12
+    logs = {path.name: path.read_text(errors="replace") for path in Path(folder.logs).iterdir()}
+    assert {f"{service}.log" for service in SERVICES} <= set(logs)
+    assert "message failed alone" in logs["orchestrator.log"]
+    leaks = [(name, secret[:20]) for name, text in logs.items() for secret in secrets if secret in text]
+    assert leaks == []
+    exported = b"".join(collector.raw)
+    assert [secret[:20] for secret in secrets if secret.encode() in exported] == []
+    for service in SERVICES:
+        for line in logs[f"{service}.log"].splitlines():
+            assert {"at", "level", "logger", "message", "service", "instance"} <= set(json.loads(line)), line
+
+
+async def send_poison(plane: Plane) -> None:
+    """Messages that a handler cannot read, and that the database cannot store, straight onto the bus."""
+    client = await connect_admin(plane.nats_url)
+    try:
+        bodies = (f'{{"payload": "{MARKER}", "command_id": 7}}', f'["{MARKER}')
+        for number, body in enumerate(bodies):
+            message = Message(
+                id=f"poison-{number}",
+                type="StartCase",
+                subject=command_subject("acme"),
+                tenant="acme",
+                source="gateway",
+                time=real_now(),
+                data=body.encode(),
+            )
+            await client.jetstream().publish(message.subject, message.data, headers=headers_of(message))
+    finally:
+        await client.close()
