@@ -14,6 +14,9 @@ from bench.report import profile_report, table
 from bench.stacks import Floor, Stack, Stub, TrueupPlane
 
 RUN_SECONDS_MAX = 170.0
+FIXED_SECONDS = 55.0
+"""What a stack takes on a busy machine apart from saturation: start, warm-up, idle, quiet arrivals, stop."""
+SATURATION_SECONDS_MIN = 3.0
 STACKS = ("floor", "trueup", "trueup_readback")
 
 
@@ -25,7 +28,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--units", type=int, default=3000, help="units at saturation (default 3000)")
     parser.add_argument("--seconds", type=float, default=15.0, help="longest saturation phase (default 15)")
-    parser.add_argument("--quiet-units", type=int, default=200, help="units at 20 per second (default 200)")
+    parser.add_argument("--quiet-units", type=int, default=160, help="units at 20 per second (default 160)")
     parser.add_argument("--only", default=",".join(STACKS), help=f"some of {','.join(STACKS)}")
     parser.add_argument("--profile", choices=("samples", "calls"), default="", help="profile the services as well")
     options = parser.parse_args(arguments)
@@ -41,7 +44,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 1 where something could not be measured or an effect was doubled or lost."""
     options = _options(arguments)
-    size = Size(options.units, options.seconds, options.quiet_units)
     uses = options.units + options.quiet_units + WARM_UP_UNITS
     stub = Stub()
     makers: dict[str, Callable[[], Stack]] = {
@@ -55,12 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured: list[Measurement] = []
     stub.start()
     try:
-        for name in options.only:
-            if time.monotonic() > ends_at:
+        for number, name in enumerate(options.only):
+            share = (ends_at - time.monotonic()) / (len(options.only) - number)
+            if share < SATURATION_SECONDS_MIN:
                 measured.append(Measurement(name, problems=["no time was left"]))
                 continue
             print(f"measuring {name} …", file=sys.stderr, flush=True)
-            measured.append(measure(makers[name](), stub, size))
+            seconds = min(options.seconds, max(SATURATION_SECONDS_MIN, share - FIXED_SECONDS))
+            measured.append(measure(makers[name](), stub, Size(options.units, seconds, options.quiet_units)))
     finally:
         stub.stop()
     if options.profile:

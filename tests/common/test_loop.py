@@ -233,7 +233,7 @@ async def test_what_was_committed_but_never_published_reaches_the_stream(databas
     loop = make_loop(database, NotingHandler())
     await loop.process([ListDelivery(event(f"r{number}")) for number in range(5)])
     async with database.connection() as connection:
-        await connection.execute("UPDATE outbox SET created_at = created_at - interval '10 s'")
+        await connection.execute("UPDATE outbox_unsent SET created_at = created_at - interval '10 s'")
     store = SqlStore(database, MailTransaction)
     before = (await bus.js.stream_info("EVENTS")).state.messages
     first, second = (Relay(store, BusPublisher(bus), bus) for _ in range(2))
@@ -256,7 +256,7 @@ async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, p
     plane_bus.bootstrap()
     await relay._check_streams()
     async with database.connection() as connection:
-        await connection.execute("UPDATE outbox SET created_at = created_at - interval '10 s'")
+        await connection.execute("UPDATE outbox_unsent SET created_at = created_at - interval '10 s'")
     await relay._send_unsent()
     assert (await bus.js.stream_info("EVENTS")).state.messages == 1
 

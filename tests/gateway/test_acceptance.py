@@ -288,6 +288,33 @@ async def test_a_client_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
     assert not gateway.gateway.answers._waits
 
 
+async def test_who_heard_the_end_never_reads_an_earlier_state(gateway: EdgeUnderTest) -> None:
+    """Between nudge and projection, reads and repetitions show what was told; a newer view then counts again.
+
+    Requirements: I2
+    """
+    capability = (await gateway.capability())["capability"]
+    accepted = (await gateway.submit(capability, "heard", draft("heard"))).json()
+    row = await gateway.gateway.reads.command_row(Reader("acme"), accepted["command_id"])
+    view = await gateway.gateway.reads.case(Reader("acme"), accepted["workflow_id"])
+    assert row is not None and view is not None
+    told = {**row, "state": "FAILED", "state_version": 3, "error_code": "payload_invalid"}
+    instance = view.instance.evolve(status=InstanceStatus.HUMAN_TAKEOVER, state_version=3)
+    answered = {"instance": instance.model_dump(mode="json"), "operation": told}
+    await gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
+
+    async def seen() -> tuple[str, str, int, str]:
+        read = await gateway.client.get(accepted["links"]["self"], headers=gateway.headers())
+        case = (await gateway.client.get(accepted["links"]["workflow"], headers=gateway.headers())).json()
+        again = await gateway.submit(capability, "heard", draft("heard"))
+        return read.json()["state"], case["status"], again.status_code, case["steps"][0]["state"]
+
+    assert await seen() == ("FAILED", "HUMAN_TAKEOVER", 200, "FAILED")
+    for _ in range(4):
+        await advance(gateway, accepted["command_id"], OperationState.QUEUED)
+    assert await seen() == ("QUEUED", "RUNNING", 202, "QUEUED")
+
+
 async def test_a_batch_answers_for_each_command(gateway: EdgeUnderTest) -> None:
     """Accepted, repeated, refused and malformed items side by side, each with its own status.
 

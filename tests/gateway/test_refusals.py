@@ -302,8 +302,9 @@ async def test_unknown_paths_methods_and_ids_are_problems(gateway: EdgeUnderTest
         "limit=1&limit=2",
         "cursor=!!!",
         "cursor=bm9uc2Vuc2U",
-        "state=NONSENSE",
-        "command_type=%00",
+        "status=NONSENSE",
+        "overdue=yes",
+        "definition=%00",
         "limit=99999999999999999999",
     ],
 )
@@ -313,7 +314,7 @@ async def test_a_parameter_that_makes_no_sense_is_400(gateway: EdgeUnderTest, qu
     Requirements: T3
     """
     found = problem(
-        await gateway.client.get(f"/v1/commands?{query}", headers=gateway.headers()), 400, "parameter-invalid"
+        await gateway.client.get(f"/v1/workflows?{query}", headers=gateway.headers()), 400, "parameter-invalid"
     )
     assert found["errors"][0]["pointer"] == "/" + query.partition("=")[0]
 

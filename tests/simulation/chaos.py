@@ -20,7 +20,7 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.4
 """Share of seeds with a theme."""
-THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals")
+THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar")
 
 
 @dataclass(slots=True)
@@ -101,24 +101,27 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
 
 def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     """Some misfortunes matter only together: a theme brings a few of them at full strength."""
-    bus, world = plane.bus.faults, plane.world.faults
+    bus, world, faults = plane.bus.faults, plane.world, plane.world.faults
     engine.note(f"theme {theme}")
     if theme == "late":
-        world.late, world.slow_worker, world.slow_seconds = 0.7, 0.4, 0.05
-        world.lost_request = world.unavailable = world.permanent = world.business = 0.0
+        faults.late, faults.slow_worker, faults.slow_seconds = 0.7, 0.4, 0.05
+        faults.lost_request = faults.unavailable = faults.permanent = faults.business = 0.0
     elif theme == "orphan":
         bus.slow = {f"adapters-{system}": 40.0 for system in plane.systems}
         profile.strokes["crash"] = 2.0
     elif theme == "blind":
-        world.lost_answer, world.late, world.no_access, world.unproven = 0.5, 0.4, 0.4, 0.9
-        world.lag, world.lag_seconds = 0.8, 4.0
+        faults.lost_answer, faults.late, faults.no_access, faults.unproven = 0.5, 0.4, 0.4, 0.9
+        faults.lag, faults.lag_seconds = 0.8, 4.0
     elif theme == "crashes":
         profile.strokes["crash"], profile.crash_point = 0.7, 0.02
     elif theme == "echo":
         bus.duplicate, bus.delay, bus.delay_seconds, bus.reorder = 0.6, 0.4, 12.0, True
         profile.ack_wait_seconds = 2.0
+    elif theme == "liar":
+        world.honest, faults.liar_seconds = False, 25.0
+        faults.late, faults.lag, faults.lag_seconds, faults.slow_worker = 0.6, 0.5, 25.0, 0.5
     else:
-        world.refused, world.rate_limited, world.unavailable, world.lost_answer = 0.3, 0.3, 0.3, 0.3
+        faults.refused, faults.rate_limited, faults.unavailable, faults.lost_answer = 0.3, 0.3, 0.3, 0.3
 
 
 class Strokes:

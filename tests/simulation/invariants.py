@@ -30,6 +30,8 @@ S: Final = OperationState
 PERSONS: Final = frozenset({S.FAILED, S.CONFLICT, S.DEAD_LETTERED, S.NEEDS_REVIEW})
 IN_FLIGHT: Final = frozenset({S.DISPATCHING, S.RUNNING})
 UNDECIDED: Final = frozenset({S.OUTCOME_UNKNOWN, S.ORPHAN_SUSPECTED, S.RECONCILING})
+GOVERNED_WITHIN_SECONDS: Final = 8.0
+"""Within how many seconds a revocation or freeze stops new effects: watch delay, start window and send window."""
 INTENT: Final = (
     "tenant",
     "workflow_id",
@@ -223,12 +225,20 @@ class Judge:
         operation = self.plane.operation(name)
         demand(operation is not None, f"{name}: an effect without a journal row")
         demand(operation.state not in PERSONS | SETTLED, f"{name}: a new effect while {operation.state}")
+        for key in (
+            f"revoked_mandate.{operation.mandate_id}",
+            f"revoked_decision.{operation.decision_id}",
+            f"freeze.frz_{operation.target_system}",
+        ):
+            since = self.plane.governed_at.get(key, self.plane.engine.now)
+            demand(self.plane.engine.now - since < GOVERNED_WITHIN_SECONDS, f"{name}: a new effect in spite of {key}")
         self.checks["transmitted"] += 1
 
     def happened(self, call: Call, effects: list[Effect]) -> None:
         """Each effect at most once."""
         name = call.operation.command_id
-        demand(len(effects) == 1, f"{name}: happened {len(effects)} times")
+        if self.plane.world.honest:
+            demand(len(effects) == 1, f"{name}: happened {len(effects)} times")
         self.checks["happened"] += 1
 
     def answered(self, message: Any) -> None:
@@ -302,7 +312,7 @@ class Judge:
         self._elements(gateway)
         for row in plane.databases["adapters"].rows("effect"):
             operation = plane.operation(row.command_id)
-            if row.status.value == "UNKNOWN":
+            if row.status.value == "UNKNOWN" and plane.world.honest:
                 demand(
                     operation is not None and operation.state is S.NEEDS_REVIEW,
                     f"{row.command_id}: the ledger is open and {operation and operation.state}",
@@ -312,7 +322,9 @@ class Judge:
         """What the journal says of one operation against what happened."""
         count = len(self.plane.world.live(row.command_id))
         findable = self.plane.declaration(row.command_type).findability is not Findability.NONE
-        if row.state is S.SUCCESS:
+        if not self.plane.world.honest:
+            demand(row.state is not S.SUCCESS or count >= 1, f"{row.command_id}: SUCCESS without an effect")
+        elif row.state is S.SUCCESS:
             demand(count == 1, f"{row.command_id}: SUCCESS with {count} effects")
         elif row.state is S.NEEDS_REVIEW:
             demand(count <= 1, f"{row.command_id}: NEEDS_REVIEW with {count} effects")
@@ -326,7 +338,8 @@ class Judge:
             if self.plane.declaration(row.command_type).identity:
                 identity = (row.tenant, row.command_type, row.payload["text"])
                 landed[identity] += len(self.plane.world.live(row.command_id))
-        demand(all(count <= 1 for count in landed.values()), f"a business identity landed twice: {landed}")
+        once = all(count <= 1 for count in landed.values()) or not self.plane.world.honest
+        demand(once, f"a business identity landed twice: {landed}")
 
     def _exceptions(self, planner: MemoryDatabase, gateway: MemoryDatabase) -> None:
         owed: dict[str, Any] = {}

@@ -145,6 +145,8 @@ class Plane:
         self.world.on_effect = self.judge.happened
         self.bus.listeners.append(self._core)
         self.governance: dict[str, GovernanceEntry] = {}
+        self.governed_at: dict[str, float] = {}
+        """Since when (real) each revocation and freeze is in force."""
         self.freezes: dict[str, FreezeRow] = {}
         self.stale: set[str] = set()
         self.watches: dict[str, SimulatedGovernance] = {}
@@ -205,6 +207,7 @@ class Plane:
         """A revocation or freeze takes effect: at the gateway at once, at each watch a little later."""
         key = key_of(entry)
         self.governance[key] = entry
+        self.governed_at.setdefault(key, self.engine.now)
         self.engine.note(f"GOVERN {key}")
         if entry.scope is not None:
             self.freezes[entry.id] = FreezeRow(
@@ -228,6 +231,7 @@ class Plane:
     def lift(self, entry: GovernanceEntry) -> None:
         """A freeze is over."""
         key = key_of(entry)
+        self.governed_at.pop(key, None)
         if self.governance.pop(key, None) is not None:
             self.freezes.pop(entry.id, None)
             self.engine.note(f"LIFT {key}")

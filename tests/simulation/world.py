@@ -100,6 +100,8 @@ class WorldFaults:
     no_access: float = 0.0
     unproven: float = 0.0
     """Says MISSING without proof of access."""
+    liar_seconds: float = 0.0
+    """How far beyond its declared late window this world acts and lags: it breaks its word."""
     lag: float = 0.0
     lag_seconds: float = 0.0
     slow_seconds: float = 0.0
@@ -145,6 +147,8 @@ class World:
         self.effects: dict[str, list[Effect]] = {}
         self.things: dict[tuple[str, str, str], Thing] = {}
         self.transmissions = 0
+        self.honest = True
+        """False where a declaration promises more than this world keeps: then effects may double, but never unseen."""
         self.on_transmit: Callable[[Call], None] = lambda call: None
         self.on_effect: Callable[[Call, list[Effect]], None] = lambda call, effects: None
 
@@ -224,7 +228,8 @@ class WorldTarget:
         engine.note(f"WORLD transmit {call.operation.command_id} fence {call.fence}")
         world.on_transmit(call)
         left = lambda: max(0.0, started + call.timeout_seconds - engine.now)  # noqa: E731
-        visible_by = started + call.timeout_seconds + call.declaration.late_window_seconds - 0.05
+        window = call.timeout_seconds + call.declaration.late_window_seconds + faults.liar_seconds
+        visible_by = started + window - 0.05
         if engine.chance(faults.rate_limited):
             await Sleep(0.01)
             return rejected(
@@ -241,7 +246,7 @@ class WorldTarget:
             return unknown("timeout")
         # From here on the world acts by itself, whatever becomes of the process that asked.
         late = engine.chance(faults.late)
-        span = call.timeout_seconds + call.declaration.late_window_seconds - 0.1
+        span = window - 0.1
         delay = span if late else min(span, 0.004 + faults.slow_seconds * engine.random.random())
         box: list[Effect] = []
         engine.call_later(delay * engine.random.random(), lambda: box.append(world.execute(call, visible_by)))

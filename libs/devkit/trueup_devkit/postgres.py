@@ -51,6 +51,7 @@ SETTINGS: dict[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
+    "log_error_verbosity": "terse",  # details of an error quote whole rows
 }
 
 

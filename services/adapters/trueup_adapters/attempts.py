@@ -75,7 +75,14 @@ async def perform(transmission: Transmission, target: Target, timeout_seconds: f
     except LeaseLost:
         return transmission.doubt("lease_lost")
     except Exception as error:  # the boundary: an adapter's own failure is judged by what had left
-        log.exception("adapter failed", extra={"attempt_id": job.attempt.attempt_id, "sent": transmission.is_sent})
+        log.exception(
+            "adapter failed",
+            extra={
+                "attempt_id": job.attempt.attempt_id,
+                "sent": transmission.is_sent,
+                "traceparent": job.traceparent,
+            },
+        )
         detail = f"{type(error).__name__}"
         if transmission.is_sent:
             return unknown("adapter_failed", detail)
@@ -99,7 +106,7 @@ async def find(job: LookJob, target: Target, timeout_seconds: float) -> Finding:
     try:
         return await target.find(call)
     except Exception:  # the boundary: a look that failed says nothing
-        log.exception("look-up failed", extra={"command_id": job.row.command_id})
+        log.exception("look-up failed", extra={"command_id": job.row.command_id, "traceparent": job.traceparent})
         return undecided("adapter_failed")
 
 
@@ -108,7 +115,7 @@ async def probe(job: ProbeJob, target: Target, now: Callable[[], Instant]) -> Se
     try:
         found = await target.probe(job.task.elements)
     except Exception:  # the boundary: a read that failed says nothing
-        log.exception("probe failed", extra={"visit_id": job.task.visit_id})
+        log.exception("probe failed", extra={"visit_id": job.task.visit_id, "traceparent": job.traceparent})
         return unread(job, "adapter_failed", now())
     wanted = [element.element for element in job.task.elements]
     if [observation.element for observation in found] != wanted:

@@ -20,7 +20,7 @@ log = logging.getLogger("trueup.gateway.answers")
 POLL_SECONDS: Final = 0.4
 POLL_COMMANDS_MAX: Final = 500
 WAITS_MAX: Final = 4000
-RECENT_MAX: Final = 500
+TOLD_MAX: Final = 4000
 _ENDS: Final = frozenset(state.value for state in ANSWERED)
 
 
@@ -30,7 +30,7 @@ class AnswerBoard:
     def __init__(self, reads: GatewayReads) -> None:
         self._reads = reads
         self._waits: dict[str, list[asyncio.Future[dict[str, Any]]]] = {}
-        self._recent: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, dict[str, Any]] = {}
 
     def expect(self, command_id: str) -> "asyncio.Future[dict[str, Any]] | None":
         """A future of the command's final journal row; None where too many wait already."""
@@ -51,27 +51,35 @@ class AnswerBoard:
     async def nudge(self, raw: Any) -> None:
         """Take over one CaseAnswered of the orchestrator."""
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
-            self.tell(orjson.loads(raw.data)["operation"])
+            answered = orjson.loads(raw.data)
+            row = answered["operation"]
+            if len(self._told) >= TOLD_MAX:
+                for name in list(self._told)[: TOLD_MAX // 2]:
+                    del self._told[name]
+            self._told[row["command_id"]] = row
+            self._told[row["workflow_id"]] = answered["instance"]
+            self.tell(row)
+
+    def newest(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
+        """The newer of what the read model holds of a command or case and what this replica already answered.
+
+        So a client that waited for the end never reads an older state from the replica that told it.
+        """
+        told = self._told.get(name)
+        if told is None:
+            return stored
+        if told["state_version"] <= stored["state_version"]:
+            del self._told[name]
+            return stored
+        return told
 
     def tell(self, row: dict[str, Any]) -> None:
         """End all waits for a command that is over."""
         if row["state"] not in _ENDS:
             return
-        self._recent[row["command_id"]] = row
-        if len(self._recent) > RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
         for future in self._waits.pop(row["command_id"], ()):
             if not future.done():
                 future.set_result(row)
-
-    def has_heard(self, command_id: str) -> bool:
-        """True where the end of this command was told here lately."""
-        return command_id in self._recent
-
-    def newest(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The row of the read model, or what was told since."""
-        heard = self._recent.get(row["command_id"])
-        return heard if heard is not None and heard["state_version"] > row["state_version"] else row
 
     async def poll(self, stop: asyncio.Event) -> None:
         """Look into the read model for everything that is waited for, until `stop`."""

@@ -14,6 +14,7 @@ import asyncpg
 
 from trueup_common.contracts.governance import GovernanceEntry
 from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
@@ -53,6 +54,7 @@ ELEMENTS: Final = Rows(
 )
 EXCEPTIONS: Final = Rows(tables.EXCEPTION_VIEW, ExceptionView, key=("exception_id",), version="version")
 
+OPEN: Final = [status.value for status in InstanceStatus if status not in INSTANCE_TERMINAL]
 LOCK_TIMEOUT: Final = "2s"
 """How long acceptance waits for another transaction on the same key or capability before it answers 409."""
 
@@ -408,21 +410,16 @@ class GatewayReads:
             )
         return [row["row"] for row in rows]
 
-    async def commands(
-        self, reader: Reader, page: Page, state: str | None, command_type: str | None
-    ) -> list[CommandView]:
+    async def commands(self, reader: Reader, page: Page) -> list[CommandView]:
         """A page of commands, newest first."""
         async with self._connection() as connection:
             return await COMMANDS.select(
                 connection,
-                "WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR state = $3) "
-                "AND ($4::text IS NULL OR command_type = $4) "
-                "AND ($5::timestamptz IS NULL OR (created_at, command_id) < ($5, $6)) "
-                "ORDER BY created_at DESC, command_id DESC LIMIT $7",
+                "WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) "
+                "AND ($3::timestamptz IS NULL OR (created_at, command_id) < ($3, $4)) "
+                "ORDER BY created_at DESC, command_id DESC LIMIT $5",
                 reader.tenant,
                 reader.subject,
-                state,
-                command_type,
                 *_before(page),
                 page.limit,
             )
@@ -451,8 +448,8 @@ class GatewayReads:
                 connection,
                 "WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
                 "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL OR object_id = $5) "
-                "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL "
-                "OR $7 = (closed_at IS NULL AND deadline_at < trueup.now())) "
+                "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL OR (status = ANY($11::text[]) "
+                "AND $7 = (deadline_at < trueup.now()))) "
                 "AND ($8::timestamptz IS NULL OR (created_at, workflow_id) < ($8, $9)) "
                 "ORDER BY created_at DESC, workflow_id DESC LIMIT $10",
                 reader.tenant,
@@ -464,9 +461,10 @@ class GatewayReads:
                 overdue,
                 *_before(page),
                 page.limit,
+                OPEN,
             )
 
-    async def case_parts(self, workflow_id: str) -> tuple[list[JournalRow], list[ElementView]]:
+    async def case_parts(self, workflow_id: str) -> tuple[list[dict[str, Any]], list[ElementView]]:
         """Operations and elements of a case that the caller may read."""
         async with self._connection() as connection:
             rows = await connection.fetch(
@@ -475,7 +473,7 @@ class GatewayReads:
             elements = await ELEMENTS.select(
                 connection, "WHERE workflow_id = $1 ORDER BY system, resource, element LIMIT 500", workflow_id
             )
-        return [JournalRow.model_validate(row["row"]) for row in rows], elements
+        return [row["row"] for row in rows], elements
 
     async def steps_of(self, workflow_ids: Sequence[str]) -> dict[str, list[JournalRow]]:
         """Operations of several cases, by case."""

@@ -89,7 +89,9 @@ CASE_VIEW = contract_table(
     key=("workflow_id",),
     indexes=(
         Index("case_view_tenant", "tenant", "created_at", "workflow_id"),
-        Index("case_view_open", "tenant", "status", "created_at", postgresql_where=text("closed_at IS NULL")),
+        Index("case_view_status", "tenant", "status", "created_at", "workflow_id"),
+        Index("case_view_object", "tenant", "object_id", "created_at"),
+        Index("case_view_owner", "tenant", "owner", postgresql_where=text("owner IS NOT NULL")),
     ),
 )
 HISTORY_VIEW = contract_table(HistoryView, "history_view", METADATA, key=("workflow_id", "seq"))

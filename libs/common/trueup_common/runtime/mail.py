@@ -28,7 +28,7 @@ WITH posted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
                        $8::text[], $9::text[], $10::bytea[])
   RETURNING message_id, id)
-INSERT INTO outbox_unsent (message_id, id) SELECT message_id, id FROM posted
+INSERT INTO outbox_unsent (id, message_id) SELECT id, message_id FROM posted
 """
 _QUARANTINE: Final = """
 INSERT INTO quarantine (quarantine_id, consumer, message_id, subject, type, tenant, headers, data, reason)
@@ -40,8 +40,8 @@ ON CONFLICT (consumer, message_id) DO UPDATE SET failures = f.failures + 1, last
 RETURNING failures
 """
 _MARK: Final = """
-DELETE FROM outbox_unsent WHERE (message_id, id) IN (
-  SELECT message_id, id FROM outbox_unsent WHERE message_id = ANY($1::text[]) ORDER BY message_id, id FOR UPDATE)
+DELETE FROM outbox_unsent WHERE id IN (
+  SELECT id FROM outbox_unsent WHERE message_id = ANY($1::text[]) ORDER BY id FOR UPDATE)
 """
 
 
@@ -150,13 +150,14 @@ class SqlTransaction:
 
 
 _UNSENT: Final = """
-SELECT o.* FROM outbox_unsent AS u JOIN outbox AS o ON o.id = u.id
-WHERE o.created_at < now() - make_interval(secs => $1)
-ORDER BY u.id LIMIT $2 FOR UPDATE OF u SKIP LOCKED
+WITH due AS MATERIALIZED (
+  SELECT id FROM outbox_unsent WHERE created_at < now() - make_interval(secs => $1)
+  ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
+SELECT o.* FROM due CROSS JOIN LATERAL (SELECT * FROM outbox WHERE outbox.id = due.id) AS o ORDER BY o.id
 """
 _RESEND: Final = """
-INSERT INTO outbox_unsent (message_id, id)
-SELECT message_id, id FROM outbox WHERE created_at > now() - interval '1 hour'
+INSERT INTO outbox_unsent (id, message_id)
+SELECT id, message_id FROM outbox WHERE created_at > now() - interval '1 hour'
 ON CONFLICT DO NOTHING
 """
 _STREAM: Final = """
@@ -168,9 +169,9 @@ SELECT coalesce((SELECT created IS DISTINCT FROM $2 OR last_sequence > $3 FROM o
 """
 _PURGE_OUTBOX: Final = """
 DELETE FROM outbox WHERE id IN (
-  SELECT id FROM (SELECT id, created_at, message_id FROM outbox ORDER BY id LIMIT $2) AS oldest
+  SELECT id FROM (SELECT id, created_at FROM outbox ORDER BY id LIMIT $2) AS oldest
   WHERE created_at < now() - make_interval(secs => $1)
-    AND NOT EXISTS (SELECT 1 FROM outbox_unsent AS u WHERE u.message_id = oldest.message_id AND u.id = oldest.id))
+    AND NOT EXISTS (SELECT 1 FROM outbox_unsent AS u WHERE u.id = oldest.id))
 """
 _PURGE_INBOX: Final = """
 DELETE FROM inbox WHERE (consumer, message_id) IN (

@@ -102,8 +102,10 @@ def mail_tables(metadata: MetaData) -> None:
     Table(
         "outbox_unsent",
         metadata,
-        Column("message_id", Text, primary_key=True),
         Column("id", BigInteger, primary_key=True),
+        Column("message_id", Text, nullable=False),
+        Column("created_at", TIMESTAMP(timezone=True), nullable=False, server_default=NOW),
+        Index("outbox_unsent_message_id", "message_id"),
     )
     Table(
         "quarantine",

@@ -17,7 +17,7 @@ from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.redact import traced
 from trueup_common.runtime.settings import Settings
 
-_STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+_STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"})
 _OURS: Final = "trueup"
 
 log = logging.getLogger("trueup.process")
@@ -69,5 +69,6 @@ def set_up(settings: Settings) -> None:
     sys.excepthook = _uncaught
     for noisy in ("nats", "httpx", "httpcore", "asyncio", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
     if tracing.is_wanted(settings):
         tracing.start(settings)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
 from trueup_common.contracts.declaration import CommandDeclaration
-from trueup_common.contracts.states import ANSWERED, OperationState
+from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
@@ -28,7 +28,6 @@ from trueup_gateway.api.http import (
     listing,
     object_id,
     page_of,
-    query,
     read_json,
     reader_of,
     wait_seconds,
@@ -42,11 +41,10 @@ from trueup_gateway.api.route import (
     LeanRoute,
     header_parameter,
     path_parameter,
-    query_parameter,
     route,
 )
 from trueup_gateway.api.timestamps import Timestamp
-from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
+from trueup_gateway.core.acceptance import Accepted, Edge, Replayed, Submission, identity_of
 from trueup_gateway.core.capability import Request as Asked
 from trueup_gateway.core.capability import check_request
 from trueup_gateway.core.case import STEP_ID
@@ -279,7 +277,7 @@ async def _submit_and_wait(gateway: Gateway, submission: Submission, seconds: in
     try:
         verdict = await gateway.acceptor.submit(replace(submission, reply_to=gateway.answer_subject))
         if isinstance(verdict, Replayed):
-            if verdict.edge.state in _ENDS:
+            if await _over(gateway, submission.tenant, verdict.edge) is not None:
                 return await _answer(gateway, submission, verdict, applied)
             gateway.answers.forget(command_id, wait)
             command_id = verdict.edge.command_id
@@ -301,17 +299,24 @@ async def _answer(
 ) -> Response:
     """202 with the ids, or for a repetition that is over 200 with the stored result."""
     if isinstance(verdict, Accepted):
-        names, state = (submission.command_id, submission.workflow_id, submission.saga_id), "RECEIVED"
+        names, row = (submission.command_id, submission.workflow_id, submission.saga_id), None
     else:
         edge = verdict.edge
-        names, state = (edge.command_id, edge.workflow_id, edge.saga_id), edge.state
-    status, body = 202, _accepted_body(*names, state)
-    if isinstance(verdict, Replayed) and (state in _ENDS or gateway.answers.has_heard(names[0])):
-        row = await gateway.reads.command_row(Reader(submission.tenant), names[0])
-        row = gateway.answers.newest(row) if row is not None else None
-        if row is not None and row["state"] in _ENDS:
-            status, body = 200, _row_body(row)
+        names, row = (edge.command_id, edge.workflow_id, edge.saga_id), await _over(gateway, submission.tenant, edge)
+    status = 202 if row is None else 200
+    state = "RECEIVED" if isinstance(verdict, Accepted) else verdict.edge.state
+    body = _accepted_body(*names, state) if row is None else _row_body(row)
     return answer(body, status, {**(headers or {}), **_replayed(verdict), "Location": _location(names[0])})
+
+
+async def _over(gateway: Gateway, tenant: str, edge: Edge) -> dict[str, Any] | None:
+    """The journal row of a repeated command that is over, as far as anyone here knows; else None."""
+    told = gateway.answers.newest(edge.command_id, {"state": edge.state, "state_version": -1})
+    if told["state"] not in _ENDS:
+        return None
+    stored = await gateway.reads.command_row(Reader(tenant), edge.command_id)
+    row = gateway.answers.newest(edge.command_id, stored) if stored is not None else None
+    return row if row is not None and row["state"] in _ENDS else None
 
 
 def _accepted_body(command_id: str, workflow_id: str, saga_id: str, state: str) -> dict[str, Any]:
@@ -396,7 +401,7 @@ async def read(request: Request) -> Response:
     if row is None:
         found(None)
     assert row is not None
-    return answer(_row_body(gateway.answers.newest(row)))
+    return answer(_row_body(gateway.answers.newest(row["command_id"], row)))
 
 
 async def listed(request: Request) -> Response:
@@ -404,8 +409,7 @@ async def listed(request: Request) -> Response:
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
     page = page_of(request)
-    state = query(request, "state", [item.value for item in OperationState])
-    views = await gateway.reads.commands(reader, page, state, query(request, "command_type"))
+    views = await gateway.reads.commands(reader, page)
     return listing(
         [Item(view.created_at, view.command_id, _row_body(view.row.model_dump(mode="json"))) for view in views], page
     )
@@ -473,11 +477,7 @@ ROUTES: Final[list[LeanRoute]] = [
         tag="commands",
         summary="List commands",
         answers={200: ("A page of commands", CommandList)},
-        parameters=(
-            query_parameter("state", "Only this state.", {"type": "string", "enum": [s.value for s in OperationState]}),
-            query_parameter("command_type", "Only this type."),
-            *PAGE,
-        ),
+        parameters=PAGE,
         problems=READ,
     ),
     route(

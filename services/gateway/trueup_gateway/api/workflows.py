@@ -8,6 +8,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
@@ -26,7 +27,7 @@ from trueup_gateway.api.http import (
     reader_of,
 )
 from trueup_gateway.api.route import PAGE, READ, LeanRoute, header_parameter, path_parameter, query_parameter, route
-from trueup_gateway.core.projection import workflow_body
+from trueup_gateway.core.projection import case_view, workflow_body
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.store import Reader
 
@@ -149,7 +150,12 @@ async def read(request: Request) -> Response:
 
 async def _body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
     view = found(await gateway.reads.case(reader, workflow_id))
-    operations, elements = await gateway.reads.case_parts(workflow_id)
+    rows, elements = await gateway.reads.case_parts(workflow_id)
+    operations = [JournalRow.model_validate(gateway.answers.newest(row["command_id"], row)) for row in rows]
+    stored = {"state_version": view.state_version}
+    told = gateway.answers.newest(workflow_id, stored)
+    if told is not stored:
+        view = case_view(InstanceRow.model_validate(told), view.obligations)
     return workflow_body(view, operations, elements)
 
 

@@ -58,11 +58,12 @@ def case_views(changes: Iterable[CaseChanged]) -> list[CaseView]:
         instance = change.instance
         known = newest.get(instance.workflow_id)
         if known is None or known.state_version < instance.state_version:
-            newest[instance.workflow_id] = _case_view(instance, change.obligations)
+            newest[instance.workflow_id] = case_view(instance, change.obligations)
     return list(newest.values())
 
 
-def _case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> CaseView:
+def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> CaseView:
+    """The view of a case as it stands."""
     return CaseView(
         workflow_id=instance.workflow_id,
         tenant=instance.tenant,
