@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -373,3 +374,29 @@ async def test_production_mode_serves_no_development_token(running: Running) -> 
     )
     response = await running.client.get("/v1/commands", headers={"Authorization": f"Bearer {token}"})
     assert response.status_code == 401 and response.json()["check"] == "signature"
+
+
+async def test_the_wire_is_bounded(running: Running) -> None:
+    """A body without an end is cut off with 413 after its bound, and the next connection is served as before.
+
+    Requirements: T3
+    """
+    await running.spawn("gateway")
+    await running.ready()
+    capability = (await running.capability())["capability"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    head = (
+        f"POST /v1/commands HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {capability}\r\nIdempotency-Key: wire\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    writer.write(head.encode())
+    chunk = b"10000\r\n" + b"[" * 0x10000 + b"\r\n"
+    with contextlib.suppress(ConnectionError):
+        for _ in range(40):
+            writer.write(chunk)
+            await writer.drain()
+    status = await asyncio.wait_for(reader.readline(), 10)
+    assert status.split()[1] == b"413", status
+    writer.close()
+    headers = {"Authorization": f"Bearer {capability}", "Idempotency-Key": "wire"}
+    assert (await running.client.post("/v1/commands", json=draft("wire"), headers=headers)).status_code == 202

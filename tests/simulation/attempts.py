@@ -136,7 +136,8 @@ class SimulatedBackground:
         tenant, system = tenant_and_system(job)
         target = WorldTarget(self._world, Connection(tenant=tenant, system=system))
         finished = await self._perform(target, job)
-        if self._engine.chance(self._world.faults.slow_worker):
+        faults = self._world.faults
+        if self._engine.chance(faults.slow_look if isinstance(job, LookJob) else faults.slow_worker):
             await Sleep(12.0 * self._engine.random.random())  # what it saw grows old in its hands
         self._jobs[system].put(
             FinishedMessage(

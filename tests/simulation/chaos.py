@@ -74,6 +74,7 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
     world.explode = some(0.15, 0.3)
     world.ambiguous = some(0.1, 0.5)
     world.slow_worker = some(0.25, 0.7)
+    world.slow_look = some(0.25, 0.9)
     world.vandal = some(0.3, 1.0)
     profile.crash_point = some(0.3, 0.02)
     profile.ack_wait_seconds = (30.0, 2.0, 6.0)[engine.below(3)]
@@ -104,7 +105,8 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     bus, world, faults = plane.bus.faults, plane.world, plane.world.faults
     engine.note(f"theme {theme}")
     if theme == "late":
-        faults.late, faults.slow_worker, faults.slow_seconds = 0.7, 0.4, 0.05
+        faults.late, faults.slow_worker, faults.slow_look, faults.slow_seconds = 0.8, 0.05, 0.7, 0.05
+        faults.no_access = faults.explode = 0.0
         faults.lost_request = faults.unavailable = faults.permanent = faults.business = 0.0
     elif theme == "orphan":
         bus.slow = {f"adapters-{system}": 40.0 for system in plane.systems}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -277,13 +277,3 @@ class SimulatedSchedule:
     async def pause(self, seconds: float) -> None:
         """Wait simulated real time."""
         await Sleep(seconds)
-
-
-def run_alone(awaitable: Awaitable[Any]) -> Any:
-    """Drive a coroutine that never really waits (for tests of single ports)."""
-    iterator = awaitable.__await__()
-    while True:
-        try:
-            next(iterator)
-        except StopIteration as stop:
-            return stop.value

@@ -254,7 +254,7 @@ def run_seed(seed: int, theme: str | None = None) -> Result:
     """Run one seed and say what it came to. `theme` prescribes its misfortunes, which makes another run of the seed."""
     counts: dict[str, Counter[str]] = {"operation": Counter(), "effect": Counter()}
     tables = operation.TABLE, effect.TABLE
-    operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc,assignment]
+    operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc]
     effect.TABLE = _Recording(tables[1], cell, counts["effect"])  # type: ignore[misc]
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -40,7 +40,7 @@ from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.store import Holder, Identity, Key
 from trueup_reconciler import tables as reconciler_tables
 from trueup_reconciler.core.element import ElementRow
-from trueup_reconciler.core.settle import SettlementRow
+from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.visit import PaceRow
 from trueup_reconciler.store import Changed, Changes
 from trueup_repair_planner import tables as planner_tables

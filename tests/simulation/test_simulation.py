@@ -18,6 +18,7 @@ from trueup_common.runtime.host import Loop
 from trueup_common.runtime.ports import Delivery
 from trueup_common.runtime.timers import Relay
 from trueup_orchestrator.core import receipts
+from trueup_orchestrator.core.operation import Trigger
 from trueup_reconciler.core import settle
 
 SEEDS = 100
@@ -142,8 +143,8 @@ def _never_relay(patch: pytest.MonkeyPatch) -> None:
 
 def _repeat_what_is_unknown(patch: pytest.MonkeyPatch) -> None:
     def repeat(fold_: Any, receipt: Any, declaration: Any, code: str, detail: str) -> None:
-        if fold_.knows(receipts.Trigger.REJECT_TRANSIENT):
-            fold_.fail(receipts.Trigger.REJECT_TRANSIENT, None, code, detail)
+        if fold_.knows(Trigger.REJECT_TRANSIENT):
+            fold_.fail(Trigger.REJECT_TRANSIENT, None, code, detail)
             receipts.schedule(fold_, declaration)
 
     patch.setattr(receipts, "leave_unknown", repeat)

@@ -110,7 +110,9 @@ class WorldFaults:
     ambiguous: float = 0.0
     """A stranger's object looks like ours."""
     slow_worker: float = 0.0
-    """What an adapter saw reaches its ledger late."""
+    """What an attempt came to reaches the ledger late."""
+    slow_look: float = 0.0
+    """What a look-up saw reaches the ledger late."""
     rewrite: float = 0.0
     vandal: float = 0.0
     """Somebody else changes the value."""

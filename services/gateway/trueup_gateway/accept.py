@@ -25,7 +25,7 @@ from trueup_gateway.store import GatewayTransaction, lock_timed_out
 log = logging.getLogger("trueup.gateway.accept")
 
 BATCH_MAX: Final = 100
-FLUSHERS: Final = 2
+FLUSHERS: Final = 1
 TRIES_MAX: Final = 5
 PAUSE_SECONDS: Final = 0.02
 

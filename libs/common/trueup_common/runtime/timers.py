@@ -115,7 +115,7 @@ class Relay:
                 async with self.store.transaction() as tx:
                     await tx.mark_sent(confirmed)
             confirmed = []
-            if self._ticks % STREAM_CHECK_TICKS == 0:
+            if self._ticks % STREAM_CHECK_TICKS == 1:
                 await self._check_streams()
             if self._ticks % PURGE_TICKS == 0:
                 async with self.store.transaction() as tx:
