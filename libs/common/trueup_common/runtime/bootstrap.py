@@ -55,10 +55,7 @@ def service_metadata() -> dict[str, tuple[MetaData, str]]:
     """Installed services: schema → (metadata, package)."""
     found: dict[str, tuple[MetaData, str]] = {}
     for point in sorted(entry_points(group="trueup.services"), key=lambda point: point.name):
-        try:
-            found[point.name] = (point.load(), point.module.split(".")[0])
-        except ModuleNotFoundError:  # TEMPORARY-LEAD
-            continue
+        found[point.name] = (point.load(), point.module.split(".")[0])
     return found
 
 
@@ -135,9 +132,6 @@ async def migrate(admin_url: str, schema: str, metadata: MetaData, package: str)
     engine = create_async_engine(admin_url.replace("postgresql://", "postgresql+asyncpg://", 1))
     try:
         async with engine.begin() as connection:
-            if not any(versions.glob("*.py")):
-                await connection.run_sync(metadata.create_all)
-                return
             config = alembic_config(schema, versions)
 
             def upgrade(sync_connection: Any) -> None:
