@@ -184,7 +184,11 @@ async def _run(settings: Settings, build: Build) -> int:
     with contextlib.suppress(StoreBusy):
         await _follow_clock(context)
     await _follow_crash_points(context)
-    parts = await build(context)
+    try:
+        parts = await build(context)
+    except BaseException:  # unusable settings found late: leave nothing running that would keep the process
+        await _close(context, Parts())
+        raise
     _look_on(context, parts)
     relay = Relay(SqlStore(database, lambda connection: _mail(connection, settings.service)), context.publisher, bus)
     checks = _checks(context, parts)
@@ -205,16 +209,20 @@ async def _run(settings: Settings, build: Build) -> int:
     health_stop.set()
     if health:
         await asyncio.wait(health, timeout=2)
+    await _close(context, parts)
+    log.info("stopped", extra={"code": code})
+    return code
+
+
+async def _close(context: Context, parts: Parts) -> None:
     for close in parts.close:
         await close()
     for watch in (context.catalog.watch, context.governance.watch):
         if watch is not None:
             await watch.stop()
-    await bus.close()
+    await context.bus.close()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(database.close(), 3)
-    log.info("stopped", extra={"code": code})
-    return code
+        await asyncio.wait_for(context.database.close(), 3)
 
 
 def _look_on(context: Context, parts: Parts) -> None:
