@@ -12,7 +12,7 @@ from trueup_common.testing.adapter_conformance import AdapterConformance
 
 
 class TestWordPress(AdapterConformance):
-    """WordPress, all five command types. Requirements: E6, X8."""
+    """WordPress, all five command types. Requirements: X8."""
 
     command_types = (
         "wordpress.create_draft",
@@ -29,7 +29,7 @@ class TestWordPress(AdapterConformance):
 
 
 class TestBench(AdapterConformance):
-    """The bench stub. Requirements: E6, X8."""
+    """The bench stub. Requirements: X8."""
 
     command_types = ("bench.post", "bench.post_verified")
 

@@ -289,7 +289,7 @@ def looked(job: LookJob, verdict: FindVerdict, **more: Any) -> Looked:
 
 
 def test_absence_needs_proof_time_and_a_raised_fence() -> None:
-    """Requirements: E3, R11. MISSING only with proof of access, after the late window, under a higher fence."""
+    """Requirements: E3. MISSING only with proof of access, after the late window, under a higher fence."""
     process = sent_once()
     process.finish(Sent(process.sends[0], unknown("timeout")))
     late_until = process.row().late_until
@@ -490,7 +490,7 @@ def test_a_find_in_the_same_batch_keeps_the_raised_fence() -> None:
 
 
 def test_absence_counts_from_the_moment_of_the_look() -> None:
-    """Requirements: R11. A look that began inside the late window proves nothing, however late its answer arrives."""
+    """A look that began inside the late window proves nothing, however late its answer arrives."""
     process = sent_once()
     process.finish(Sent(process.sends[0], unknown("timeout")))
     late_until = process.row().late_until
@@ -504,7 +504,7 @@ def test_absence_counts_from_the_moment_of_the_look() -> None:
 
 
 def test_late_until_only_grows() -> None:
-    """Requirements: R11. A later attempt with a shorter window does not shorten what an earlier one may still do."""
+    """A later attempt with a shorter window does not shorten what an earlier one may still do."""
     process = sent_once()
     first = process.row().late_until
     process.finish(Sent(process.sends[0], rejected(ErrorClass.TRANSIENT, "unavailable")))

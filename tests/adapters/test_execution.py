@@ -127,7 +127,7 @@ async def test_an_attempt_runs_and_comes_back() -> None:
 
 
 async def test_slots_bound_what_runs_at_once() -> None:
-    """Requirements: E7. One connection never has more attempts under way than its slots."""
+    """One connection never has more attempts under way than its slots."""
     release = asyncio.Event()
 
     async def waits(call: Call) -> Outcome:
@@ -357,7 +357,7 @@ async def test_closing_cuts_what_runs_and_the_ledger_still_says_sent() -> None:
 
 
 async def test_a_full_process_takes_no_more_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requirements: B5, E7. Jobs are bounded; a place that becomes free is given out at once."""
+    """Jobs are bounded; a place that becomes free is given out at once."""
     monkeypatch.setattr(execution, "JOBS_MAX", 2)
     release = asyncio.Event()
 
@@ -378,7 +378,7 @@ async def test_a_full_process_takes_no_more_tasks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_rate_spreads_and_never_promises_too_much() -> None:
-    """Requirements: E7. Four per second are a quarter of a second apart; a place after send_by is not taken."""
+    """Four per second are a quarter of a second apart; a place after send_by is not taken."""
     rate = Rate(4.0)
     assert [rate.wait_seconds(10.0, 11.0) for _ in range(3)] == [0.0, 0.25, 0.5]
     assert rate.wait_seconds(10.0, 10.6) is None

@@ -13,7 +13,7 @@ from trueup_common.runtime.settings import Settings
 
 
 def test_installed_adapters_come_from_entry_points() -> None:
-    """Requirements: E6. All that are installed, or the named ones; a name that is not there is an error."""
+    """All that are installed, or the named ones; a name that is not there is an error."""
     assert {"wordpress", "bench"} <= set(installed(""))
     assert set(installed(" bench ")) == {"bench"}
     with pytest.raises(SystemExit, match="nothing"):
@@ -21,7 +21,6 @@ def test_installed_adapters_come_from_entry_points() -> None:
 
 
 def test_every_adapter_is_named_after_its_system() -> None:
-    """Requirements: E6."""
     assert all(adapter.system == name for name, adapter in installed("").items())
 
 

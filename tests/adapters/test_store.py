@@ -192,7 +192,7 @@ async def test_the_scan_takes_due_rows_once(store: Store) -> None:
 
 
 async def test_a_batch_is_a_handful_of_statements(store: Store) -> None:
-    """Requirements: B2. A hundred commands are one transaction with as many statements as one command."""
+    """A hundred commands are one transaction with as many statements as one command."""
     counts = []
     for size in (1, 100):
         worker = Worker(store)

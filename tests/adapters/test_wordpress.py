@@ -101,7 +101,7 @@ async def test_a_draft_carries_its_identity(world: WordPressWorld, target: Any) 
 async def test_a_foreign_post_on_the_slug_is_a_conflict(
     world: WordPressWorld, target: Any, marked_by: str | None
 ) -> None:
-    """Requirements: X7, I2. Nothing is sent, nothing of others is touched."""
+    """Requirements: I2. Nothing is sent, nothing of others is touched."""
     content = marked("Theirs", (marker(marked_by),)) if marked_by else "Theirs"
     theirs = await world.post(slug="taken", content=content)
     made = await bench(world, target, CREATE, slug="taken")
@@ -170,7 +170,7 @@ async def taken_meanwhile(world: WordPressWorld, made: Bench, **foreign: Any) ->
 
 
 async def test_a_slug_taken_meanwhile_is_a_conflict_and_leaves_no_twin(world: WordPressWorld, target: Any) -> None:
-    """Requirements: X7, I1. The draft that this attempt got under another slug goes to the trash, theirs stays."""
+    """Requirements: I1. The draft that this attempt got under another slug goes to the trash, theirs stays."""
     made = await bench(world, target, CREATE)
     outcome = await taken_meanwhile(world, made)
     assert (outcome.status, outcome.error_class) == BUSINESS
@@ -204,7 +204,7 @@ async def test_a_twin_that_cannot_be_cleaned_up_is_unknown(world: WordPressWorld
 
 
 async def test_a_slug_that_the_site_does_not_give_out_is_a_conflict(world: WordPressWorld, target: Any) -> None:
-    """Requirements: X7. `feed` is WordPress' own; the draft under `feed-2` goes to the trash."""
+    """`feed` is WordPress' own; the draft under `feed-2` goes to the trash."""
     made = await bench(world, target, CREATE, slug="feed")
     outcome = await made.perform()
     assert (outcome.status, outcome.error_class) == BUSINESS
@@ -245,7 +245,7 @@ async def test_a_read_back_is_repeated_and_then_believed_or_not(world: WordPress
 async def test_harmless_rewriting_is_no_drift(
     world: WordPressWorld, target: Any, find: str, replace: str, equal: bool
 ) -> None:
-    """Requirements: R11, X6. The read-back shows what is there; entities do not count, words do."""
+    """Requirements: X6. The read-back shows what is there; entities do not count, words do."""
     made = await bench(world, target, CREATE)
     await world.fault("rewrite", {"field": "content", "find": find, "replace": replace}, method="POST")
     outcome = await made.perform()
@@ -256,7 +256,7 @@ async def test_harmless_rewriting_is_no_drift(
 
 
 async def test_an_update_needs_the_version_that_was_seen(world: WordPressWorld, target: Any) -> None:
-    """Requirements: X7, G5. A changed post is a conflict, never overwritten, whichever way the version was bound."""
+    """Requirements: G5. A changed post is a conflict, never overwritten, whichever way the version was bound."""
     made = await bench(world, target, UPDATE, expected_modified_gmt="2020-01-01T00:00:00")
     outcome = await made.perform()
     assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "version_conflict")
@@ -269,7 +269,7 @@ async def test_an_update_needs_the_version_that_was_seen(world: WordPressWorld, 
 
 
 async def test_an_update_can_be_undone_from_its_receipt(world: WordPressWorld, target: Any) -> None:
-    """Requirements: S1. The declared compensation restores the recorded earlier content, markers and all kept."""
+    """The declared compensation restores the recorded earlier content, markers and all kept."""
     made = await bench(world, target, UPDATE)
     before = (await posts(world))[made.operation.payload["post_id"]]
     outcome = await made.perform()
@@ -302,7 +302,7 @@ async def test_an_update_of_the_title_keeps_the_content(world: WordPressWorld, t
 
 
 async def test_only_the_approved_content_goes_out(world: WordPressWorld, target: Any) -> None:
-    """Requirements: G5, X7, S6. One changed letter, and the approval does not hold for this post."""
+    """Requirements: G5. One changed letter, and the approval does not hold for this post."""
     made = await bench(world, target, PUBLISH)
     post_id = made.operation.payload["post_id"]
     content = (await posts(world))[post_id]["content"]
@@ -323,7 +323,7 @@ async def test_only_the_approved_content_goes_out(world: WordPressWorld, target:
 async def test_a_post_that_cannot_go_out_now_is_a_conflict(
     world: WordPressWorld, target: Any, change: dict[str, Any], code: str
 ) -> None:
-    """Requirements: X7. Public already, dated ahead, or in the trash: nothing is sent."""
+    """Public already, dated ahead, or in the trash: nothing is sent."""
     made = await bench(world, target, PUBLISH)
     await world.tamper(f"acme/{made.operation.payload['post_id']}", change)
     outcome = await made.perform()
@@ -342,7 +342,7 @@ async def test_a_publication_that_became_a_schedule_is_no_success(world: WordPre
 
 
 async def test_publication_and_withdrawal(world: WordPressWorld, target: Any) -> None:
-    """Requirements: S4. Withdrawing is an action of its own: back to draft, marked, the content untouched."""
+    """Withdrawing is an action of its own: back to draft, marked, the content untouched."""
     made = await bench(world, target, PUBLISH)
     published = await made.perform()
     assert published.status is ReceiptStatus.CONFIRMED
@@ -418,7 +418,7 @@ async def test_an_element_that_nobody_knows_is_a_doubt(target: Any) -> None:
 
 
 async def test_an_old_answer_of_the_site_is_not_taken_for_absence_too_early(world: WordPressWorld, target: Any) -> None:
-    """Requirements: R11. A stale read says missing although the post is there: only the late window guards this.
+    """A stale read says missing although the post is there: only the late window guards this.
 
     The ledger refuses the same finding until the window is over; here it is shown what it has to guard against.
     """
@@ -453,7 +453,6 @@ def test_what_is_no_post_is_said_to_be_none(value: Any) -> None:
 
 
 def test_the_text_digest_forgives_what_sites_do() -> None:
-    """Requirements: R11."""
     assert text_sha256("<p>a &amp; b</p>\n") == text_sha256("a & b")
     assert text_sha256("a & b") != text_sha256("a & c")
 
@@ -475,7 +474,7 @@ def test_the_payload_schema_of_a_draft(payload: dict[str, Any], fits: bool) -> N
 
 
 async def test_declarations_name_what_they_establish(world: WordPressWorld) -> None:
-    """Requirements: X8, S2. Classes and identities are those of the first command types' table."""
+    """Requirements: X8. Classes and identities are those of the first command types' table."""
     declared = {command.declaration.type: command.declaration for command in COMMANDS}
     assert {name: item.effect_class for name, item in declared.items()} == {
         CREATE: EffectClass.COMPENSABLE,

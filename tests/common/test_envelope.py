@@ -32,7 +32,6 @@ MESSAGES = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(sent=MESSAGES)
 def test_a_message_is_read_back_exactly_as_it_was_sent_through_ascii_headers(sent: Message) -> None:
-    """Requirements: M4"""
     headers = headers_of(sent)
     for value in headers.values():
         assert value.isascii()

@@ -263,8 +263,6 @@ async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, p
 
 async def test_messages_travel_with_their_identity_tenant_and_trace(bus: Bus, plane_bus: BusServer) -> None:
     """CloudEvents attributes, trace context and the message id survive the broker.
-
-    Requirements: M4
     """
     plane_bus.wipe()
     plane_bus.bootstrap()
@@ -287,7 +285,7 @@ async def test_a_message_without_headers_is_quarantined_with_its_bytes(
 ) -> None:
     """It never reaches a handler, its neighbour does, and the planner is told under the subject's tenant.
 
-    Requirements: M3, M4
+    Requirements: M3
     """
     plane_bus.wipe()
     plane_bus.bootstrap()

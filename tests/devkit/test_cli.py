@@ -87,8 +87,6 @@ def trueup(*arguments: str, gateway: StandIn | None = None, **environment: str) 
 
 def test_token_prints_the_bare_token(gateway: StandIn) -> None:
     """Scripts take it from stdout as it is.
-
-    Requirements: F3
     """
     done = trueup("token", "--sub", "agent:x", "--tenant", "globex", "--role", "agent", gateway=gateway)
     assert (done.returncode, done.stdout) == (0, "access.token\n")
@@ -99,7 +97,7 @@ def test_token_prints_the_bare_token(gateway: StandIn) -> None:
 def test_capability_asks_for_a_decision_first(gateway: StandIn) -> None:
     """One command gives the bare capability; what was not approved gives no token and exit code 1.
 
-    Requirements: F3, G1
+    Requirements: G1
     """
     approved = {"decision_id": "dec_1", "outcome": "approved"}
     denied = {"decision_id": "dec_2", "outcome": "denied", "risk": {"level": "high", "score": 80}}
@@ -120,7 +118,7 @@ def test_capability_asks_for_a_decision_first(gateway: StandIn) -> None:
 def test_submit_waits_by_repeating_the_same_key(gateway: StandIn, tmp_path: Path) -> None:
     """Waiting never invents a second key, and the exit code tells SUCCESS from anything else.
 
-    Requirements: F3, I2
+    Requirements: I2
     """
     file = tmp_path / "command.json"
     file.write_text(json.dumps(COMMAND))
@@ -175,8 +173,6 @@ def test_a_refusal_is_told_in_words(gateway: StandIn, tmp_path: Path) -> None:
 )
 def test_wrong_usage_exits_with_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """Asked wrongly is told apart from failed, and nothing is started or created.
-
-    Requirements: F3
     """
     done = trueup(*arguments, TRUEUP_STATE_DIR=str(tmp_path / "state"), TRUEUP_CAPABILITY="x")
     assert done.returncode == 2, done.stderr
@@ -193,8 +189,6 @@ def test_commands_for_a_running_plane_say_that_there_is_none(tmp_path: Path, arg
 
 def test_every_command_has_an_example_and_its_exit_codes() -> None:
     """--help is enough to use a command.
-
-    Requirements: F3
     """
     from typer.main import get_command
 
@@ -247,8 +241,6 @@ def events() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("damage", ["none", "payload", "field", "missing", "first_missing"])
 def test_history_verifies_the_chain(gateway: StandIn, damage: str) -> None:
     """An untouched history verifies; one changed value or one missing event shows, and exits with 1.
-
-    Requirements: F3, T4
     """
     told = events()
     if damage == "payload":
@@ -273,8 +265,6 @@ def case(status: str) -> dict[str, Any]:
 
 def test_watch_follows_to_the_end_through_a_restart_of_the_gateway(gateway: StandIn) -> None:
     """Lines come once each, a short absence of the gateway does not end it, and CLOSED is exit code 0.
-
-    Requirements: F3
     """
     told = events()
     attempt = {"attempt_id": "att_1", "fence": 1, "state": "CONFIRMED", "external_status": "201"}

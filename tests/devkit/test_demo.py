@@ -37,7 +37,7 @@ def recorded_pids(folder: Path) -> list[int]:
 def test_the_demo_closes_with_exactly_one_post(tmp_path: Path) -> None:
     """Answer lost after the effect, look-ups refused, orchestrator killed: one post, and every number is the world's.
 
-    Requirements: X4, I1, F3
+    Requirements: X4, I1
     """
     folder = tmp_path / "state"
     done = subprocess.run(

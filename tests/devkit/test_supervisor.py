@@ -167,8 +167,6 @@ def test_a_second_start_is_refused(shared: Plane) -> None:
 
 def test_the_supervisor_stays_small(shared: Plane) -> None:
     """It lives as long as the plane, so it must not carry the libraries of the services.
-
-    Requirements: B5
     """
     supervisor = psutil.Process(shared.folder.running_state().supervisor_pid)
     assert supervisor.memory_full_info().pss < 25 * 2**20

@@ -217,7 +217,7 @@ async def test_who_may_revoke(gateway: EdgeUnderTest) -> None:
 async def test_a_freeze_holds_back_its_scope_until_it_is_lifted(gateway_database: Database) -> None:
     """Only the scope, on every replica, at once; other tenants are untouched; lifting opens the way again.
 
-    Requirements: G6, D2
+    Requirements: G6
     """
     async with edge(gateway_database) as one, edge(gateway_database) as two:
         ours = (await one.capability(max_uses=9))["capability"]
@@ -241,7 +241,7 @@ async def test_a_freeze_holds_back_its_scope_until_it_is_lifted(gateway_database
 async def test_freezes_are_idempotent_and_guarded(gateway: EdgeUnderTest) -> None:
     """A key per change; a repetition changes nothing; roles, tenants and nonsense are refused.
 
-    Requirements: I5, T1, F1
+    Requirements: T1, F1
     """
     scope = {"command_type": "wordpress.update_post"}
     first, again = [await freeze(gateway, "same", scope) for _ in range(2)]

@@ -172,7 +172,7 @@ async def test_only_what_the_rows_say_counts(proposing: Proposing) -> None:
 async def test_a_freeze_makes_it_wait(proposing: Proposing) -> None:
     """Transient: granted again once the freeze is lifted; compensations only wait for a freeze that names them.
 
-    Requirements: G6, D2
+    Requirements: G6
     """
     edge = proposing.gateway
     scope = {"system": "wordpress"}

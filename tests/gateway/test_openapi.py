@@ -231,8 +231,6 @@ async def test_public_keys_verify_and_show_nothing_private(gateway: EdgeUnderTes
 
 async def test_without_development_mode_there_is_no_issuer(gateway: EdgeUnderTest) -> None:
     """Neither the endpoint nor its documentation nor its key exist then.
-
-    Requirements: G8
     """
     import httpx
 

@@ -175,7 +175,7 @@ async def running(gateway_database: Database, bus_with_catalog: BusServer, tmp_p
 async def test_from_the_token_to_the_final_answer(running: Running) -> None:
     """Command out, grant minted, views projected, waiting client answered; a SIGTERM drains with exit code 0.
 
-    Requirements: G1, G5, G8, M1
+    Requirements: G1, G5, M1
     """
     process = await running.spawn("gateway")
     await running.ready()
@@ -349,8 +349,6 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
 )
 async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[str, str], words: str) -> None:
     """A production gateway never carries the development issuer; unusable keys and roles are told and end the process.
-
-    Requirements: G8
     """
     process = await running.spawn("gateway", **changes)
     _, errors = await asyncio.wait_for(process.communicate(), 20)
@@ -360,8 +358,6 @@ async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[s
 
 async def test_production_mode_serves_no_development_token(running: Running) -> None:
     """The same keys, the other mode: no issuer, and its tokens count for nothing.
-
-    Requirements: G8
     """
     await running.spawn("gateway", TRUEUP_MODE="production")
     await running.ready()

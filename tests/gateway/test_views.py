@@ -187,7 +187,7 @@ async def test_a_case_shows_vector_obligations_and_wait(gateway: EdgeUnderTest) 
 async def test_history_is_read_as_it_was_recorded(gateway: EdgeUnderTest) -> None:
     """The chain verifies over what the API answers, page by page; duplicates change nothing.
 
-    Requirements: L4, T4
+    Requirements: L4
     """
     start, instance, row = await accepted(gateway, "history")
     events = events_of(start, 7)

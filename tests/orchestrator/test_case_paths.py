@@ -214,7 +214,6 @@ def test_what_will_not_get_better_is_not_repeated(error_class: ErrorClass) -> No
 
 @pytest.mark.parametrize("code", ["version_conflict", "foreign_object"])
 def test_a_changed_version_ends_in_conflict_owned_by_a_person(code: str) -> None:
-    """Requirements: X7"""
     story = Story().wait(1)
     story.hear(receipt(story.row, REJECTED, BUSINESS, code, external_status="409"))
     assert (story.state, story.kinds, story.row.human_review_required) == (S.CONFLICT, ["conflict"], True)
@@ -547,7 +546,6 @@ def test_freezes_and_stale_governance_hold_back(authority: Authority, risk: Risk
     ],
 )
 def test_a_mandate_that_does_not_cover_the_command_refuses_it(changes: dict, code: str) -> None:
-    """Requirements: L3"""
     story = Story(start_case(**changes))
     assert (story.state, story.row.error_class, story.row.error_code) == (S.FAILED, PERMANENT, code)
     assert story.history[0].payload["states"] == ["RECEIVED", "VALIDATING", "FAILED"]

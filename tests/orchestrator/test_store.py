@@ -175,7 +175,7 @@ async def test_a_failing_commit_keeps_nothing(plane: Plane) -> None:
 async def test_the_loser_of_a_race_reloads(plane: Plane) -> None:
     """Two replicas fold different receipts into the same version: one commit, one StoreBusy.
 
-    Requirements: L5, X7
+    Requirements: L5
     """
     body = await accepted(plane)
     await plane.react(plane.commands, [body])

@@ -145,7 +145,7 @@ def test_not_knowing_is_neither_healthy_nor_drift_and_keeps_open_what_is_open(
 ) -> None:
     """A timeout, or an absence without proof of access.
 
-    Requirements: E4, R11
+    Requirements: E4
     """
     row = take(None, established()).row
     if before != "pending":
@@ -198,7 +198,6 @@ def test_a_newer_operation_closes_the_drift_of_the_older_one_as_superseded() -> 
 
 
 def test_a_target_that_rewrites_a_value_in_the_declared_way_has_not_drifted() -> None:
-    """Requirements: R11"""
     row = take(None, established(desired="Tom & Jerry")).row.evolve(normaliser="html_text")
     assert look(row, seen("<p>Tom &amp; Jerry</p>\n"), 1).row.phase is Phase.HEALTHY
     assert look(row.evolve(normaliser="exact"), seen("<p>Tom &amp; Jerry</p>\n"), 1).row.phase is Phase.DRIFT

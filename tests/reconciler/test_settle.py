@@ -79,7 +79,7 @@ def test_an_effect_that_is_found_confirms_with_what_was_found() -> None:
 def test_absence_is_not_believed_without_access_too_early_or_with_an_older_attempt_at_large(
     answer: dict[str, object], reason: str
 ) -> None:
-    """Requirements: E3, R11"""
+    """Requirements: E3"""
     row, task = opened(late_until=at(50))
     step = settle.found(row, found(task, **answer), business=at(110), real=at(110))  # type: ignore[arg-type]
     assert step.row.state is SettlementState.OPEN
@@ -250,7 +250,7 @@ def test_in_any_order_nothing_gets_stuck_fences_only_grow_and_absence_is_always_
 ) -> None:
     """Whatever arrives, repeated and out of order: an open settlement has a next look, above all looks before it.
 
-    Requirements: E3, R11
+    Requirements: E3
     """
     row, task = opened(late_until=at(late) if late is not None else None, deadline_seconds=2000)
     tasks, now = [task], 0.0

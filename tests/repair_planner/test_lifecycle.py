@@ -33,7 +33,6 @@ def test_every_stage_by_every_turn_moves_by_the_table_or_is_refused(stage: Stage
 
 
 def test_only_a_verified_repair_or_a_withdrawn_cause_closes() -> None:
-    """Requirements: Q8"""
     assert {key for key, to in TABLE.items() if to is Stage.CLOSED} == {
         (Stage.VERIFIED, Turn.CLOSE),
         (Stage.ASSIGNED, Turn.WITHDRAW),
@@ -118,7 +117,6 @@ def test_a_quarantined_message_is_an_exception_with_owner_and_deadline() -> None
 
 
 def test_a_closed_obligation_walks_to_the_end_with_resolution_and_actor() -> None:
-    """Requirements: Q8"""
     row = take(take(None, reported()), closed(resolution="observed_healthy"), 60)
     assert (row.status, row.lifecycle, row.closed_at) == ("closed", Stage.CLOSED, at(50))
     assert (row.resolution_type, row.resolved_by) == ("observed_healthy", "orchestrator")
@@ -146,7 +144,6 @@ def test_a_doubt_that_was_settled_is_repaired_but_a_dead_letter_that_is_retried_
 
 @pytest.mark.parametrize("resolution", ["superseded", "operation_cancelled", "something new"])
 def test_a_cause_that_went_away_closes_without_pretending_that_something_was_repaired(resolution: str) -> None:
-    """Requirements: Q8"""
     row = take(take(None, reported()), closed(resolution=resolution), 60)
     assert [entry["to"] for entry in row.trail] == ["found", "classified", "assigned", "closed"]
     assert row.resolution_type == resolution
@@ -222,7 +219,7 @@ EVENTS = st.lists(
 def test_whatever_is_reported_nothing_is_without_owner_or_deadline_and_nothing_leaves_silently(
     events: list[tuple[str, int, str]],
 ) -> None:
-    """Requirements: Q4, Q8"""
+    """Requirements: Q4"""
     row, now = take(None, reported()), 0.0
     for kind, number, what in events:
         now += 1

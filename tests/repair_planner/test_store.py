@@ -76,7 +76,6 @@ async def test_a_repeated_or_older_report_changes_and_tells_nothing(store: Store
 
 
 async def test_a_closed_obligation_closes_its_exception_and_says_how_and_by_whom(store: Store) -> None:
-    """Requirements: Q8"""
     (opened,) = await deliver(store, reported())
     (done,) = await deliver(store, closed(resolution="observed_healthy"), seconds=60)
     assert done.exception_id == opened.exception_id

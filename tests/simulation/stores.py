@@ -104,7 +104,7 @@ class GatewayMemory(MemoryTransaction):
                 row.command_id,
                 row.workflow_id,
                 row.saga_id,
-                views[row.command_id,].state,
+                views[row.command_id,].state if (row.command_id,) in views else "RECEIVED",
             )
             for row in edges
         ]
@@ -134,8 +134,7 @@ class GatewayMemory(MemoryTransaction):
         if len(inserted) != len(cases):
             raise KeyTaken("a key was taken by another transaction")
         await self.insert("mandate", [case.mandate for case in cases])
-        await self.insert("command_view", [case.command for case in cases])
-        await self.insert("case_view", [case.case for case in cases])
+        await self.insert("received", [case.received for case in cases])
         uses = Counter(case.capability_id for case in cases)
         rows = await self.get("capability", "capability_id", uses)
         if any(row.uses_left < uses[row.capability_id] for row in rows):

@@ -73,7 +73,7 @@ def test_prefer_wait_answers_with_the_terminal_row(plane: Plane) -> None:
 def test_a_lost_answer_is_looked_up_never_repeated(plane: Plane) -> None:
     """The site stores the draft and the answer is lost; two look-ups fail; then it is found. One post.
 
-    Requirements: X4, E2, E3, R6
+    Requirements: X4, E2, E3
     """
     plane.fault("lose_answer", method="POST", path="/posts$")
     plane.fault("status", method="GET", path="search=", times=2, status=503, body={})

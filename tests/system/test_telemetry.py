@@ -186,7 +186,7 @@ def test_a_request_that_is_not_sampled_is_recorded_nowhere(watched: Watched) -> 
 def test_messages_on_the_bus_carry_the_trace_in_standard_headers(watched: Watched) -> None:
     """CloudEvents attributes and W3C trace context stand in the headers of what every service published.
 
-    Requirements: M4, V1
+    Requirements: V1
     """
     plane = watched.plane
     answer = plane.draft("on-the-bus")

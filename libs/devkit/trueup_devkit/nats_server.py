@@ -21,6 +21,8 @@ from trueup_devkit.children import Child, Command, Lease, StartError, free_port,
 
 ADMIN_USER = "admin"
 SYSTEM_USER = "system"
+MEMORY_SOFT_LIMIT = "64MiB"
+"""Where the server's collector begins to work harder instead of taking more memory; never a refusal."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,10 @@ class NatsServer:
         assert self._lease is not None
         return Command(
             [str(find_nats_server()), "-c", str(self.folder / "nats.conf")],
-            environment={name: value for name, value in os.environ.items() if not name.startswith("TRUEUP_")},
+            environment={
+                "GOMEMLIMIT": MEMORY_SOFT_LIMIT,
+                **{name: value for name, value in os.environ.items() if not name.startswith("TRUEUP_")},
+            },
             folder=self.folder,
             death_signal=signal.SIGTERM,
             lease_fd=self._lease.fd,

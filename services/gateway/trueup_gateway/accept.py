@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
 from trueup_common.runtime import tracing
 from trueup_common.runtime.grants import GrantKeys
@@ -237,7 +238,7 @@ def _outgoing(case: NewCase, submission: Submission, moment: Moment) -> Outgoing
             tenant=case.start.tenant,
             source="gateway",
             time=moment.real,
-            data=case.start.model_dump_json().encode(),
+            data=json_bytes(case.start),
             traceparent=submission.traceparent,
             reply_to=submission.reply_to,
         )

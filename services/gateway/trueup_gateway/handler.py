@@ -143,6 +143,27 @@ def _outgoing(cause: Message, moment: Moment, *, message_id: str, kind: str, sub
     )
 
 
+_VIEWS: Final[dict[str, type[CaseChanged] | type[ElementChanged] | type[ExceptionChanged]]] = {
+    "CaseChanged": CaseChanged,
+    "ElementChanged": ElementChanged,
+    "ExceptionChanged": ExceptionChanged,
+}
+
+
+def _view(message: Message) -> CaseChanged | ElementChanged | ExceptionChanged:
+    model = _VIEWS.get(message.type)
+    if model is None:
+        raise Unprocessable(f"unexpected message type {message.type}")
+    try:
+        body = model.model_validate_json(message.data)
+    except ValidationError as error:
+        raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
+    rows = (body.instance, *body.operations) if isinstance(body, CaseChanged) else (body,)
+    if any(row.tenant != message.tenant for row in rows):
+        raise Unprocessable(f"{message.type} speaks for another tenant than its envelope")
+    return body
+
+
 class ViewHandler:
     """CaseChanged, ElementChanged, ExceptionChanged → rows that the API reads. Versions deduplicate, so no inbox."""
 
@@ -154,15 +175,13 @@ class ViewHandler:
         elements: list[ElementChanged] = []
         exceptions: list[ExceptionChanged] = []
         for message in messages:
-            try:
-                if message.type == "CaseChanged":
-                    cases.append(CaseChanged.model_validate_json(message.data))
-                elif message.type == "ElementChanged":
-                    elements.append(ElementChanged.model_validate_json(message.data))
-                elif message.type == "ExceptionChanged":
-                    exceptions.append(ExceptionChanged.model_validate_json(message.data))
-            except ValidationError as error:
-                raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
+            body = _view(message)
+            if isinstance(body, CaseChanged):
+                cases.append(body)
+            elif isinstance(body, ElementChanged):
+                elements.append(body)
+            else:
+                exceptions.append(body)
         await tx.save_views(
             commands=projection.command_views(cases),
             cases=projection.case_views(cases),

@@ -14,6 +14,7 @@ import asyncpg
 
 from trueup_common.contracts.governance import GovernanceEntry
 from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
@@ -21,7 +22,8 @@ from trueup_common.runtime.ports import Moment, StoreBusy
 from trueup_common.runtime.rows import Rows
 from trueup_gateway import tables
 from trueup_gateway.core.acceptance import Edge, Standing
-from trueup_gateway.core.case import NewCase
+from trueup_gateway.core.case import DEFINITION, DEFINITION_SHA256, NewCase
+from trueup_gateway.core.projection import FreedKey
 from trueup_gateway.core.records import (
     CallRow,
     CapabilityRow,
@@ -35,6 +37,7 @@ from trueup_gateway.core.records import (
     HistoryView,
     MandateRow,
     PolicyRow,
+    ReceivedRow,
     RevocationRow,
 )
 
@@ -46,6 +49,7 @@ CALLS: Final = Rows(tables.CALL, CallRow, key=("tenant", "key"))
 FREEZES: Final = Rows(tables.FREEZE, FreezeRow, key=("freeze_id",))
 REVOCATIONS: Final = Rows(tables.REVOCATION, RevocationRow, key=("kind", "id"))
 POLICIES: Final = Rows(tables.POLICY, PolicyRow, key=("version",))
+RECEIVED: Final = Rows(tables.RECEIVED, ReceivedRow, key=("command_id",))
 COMMANDS: Final = Rows(tables.COMMAND_VIEW, CommandView, key=("command_id",), version="state_version")
 CASES: Final = Rows(tables.CASE_VIEW, CaseView, key=("workflow_id",), version="state_version")
 HISTORY: Final = Rows(tables.HISTORY_VIEW, HistoryView, key=("workflow_id", "seq"))
@@ -67,14 +71,16 @@ WHERE c.capability_id = ANY($1::text[]) ORDER BY c.capability_id FOR UPDATE OF c
 _EDGES: Final = """
 SELECT trueup.now() AS business, clock_timestamp() AS real, (SELECT epoch FROM gateway.governance) AS epoch,
   (SELECT json_agg(f) FROM (
-     SELECT e.tenant, e.key, e.fingerprint, e.identity, e.command_id, e.workflow_id, e.saga_id, v.state
+     SELECT e.tenant, e.key, e.fingerprint, e.identity, e.command_id, e.workflow_id, e.saga_id,
+       coalesce(v.state, 'RECEIVED') AS state
      FROM unnest($1::text[], $2::text[]) AS q(tenant, key)
-     JOIN gateway.edge e ON e.tenant = q.tenant AND e.key = q.key JOIN gateway.command_view v USING (command_id)
+     JOIN gateway.edge e ON e.tenant = q.tenant AND e.key = q.key LEFT JOIN gateway.command_view v USING (command_id)
      UNION
-     SELECT e.tenant, e.key, e.fingerprint, e.identity, e.command_id, e.workflow_id, e.saga_id, v.state
+     SELECT e.tenant, e.key, e.fingerprint, e.identity, e.command_id, e.workflow_id, e.saga_id,
+       coalesce(v.state, 'RECEIVED') AS state
      FROM unnest($1::text[], $3::text[]) AS q(tenant, identity)
      JOIN gateway.edge e ON e.tenant = q.tenant AND e.identity = q.identity AND e.identity IS NOT NULL
-     JOIN gateway.command_view v USING (command_id)) AS f) AS edges
+     LEFT JOIN gateway.command_view v USING (command_id)) AS f) AS edges
 """
 
 
@@ -93,13 +99,34 @@ def _source(rows: Rows[Any], parameter: int) -> str:
 _ACCEPT: Final = f"""
 WITH edge AS ({_source(EDGES, 1)} ON CONFLICT DO NOTHING RETURNING 1),
 mandate AS ({_source(MANDATES, 2)}),
-command AS ({_source(COMMANDS, 3)}),
-case_ AS ({_source(CASES, 4)}),
+received AS ({_source(RECEIVED, 3)}),
 used AS (UPDATE gateway.capability AS c SET uses_left = c.uses_left - u.uses
-  FROM unnest($5::text[], $6::bigint[]) AS u(capability_id, uses)
+  FROM unnest($4::text[], $5::bigint[]) AS u(capability_id, uses)
   WHERE c.capability_id = u.capability_id AND c.uses_left >= u.uses RETURNING 1)
 SELECT (SELECT count(*) FROM edge) AS edges, (SELECT count(*) FROM used) AS used
 """
+_COMMANDS: Final = """(
+SELECT command_id, tenant, subject, workflow_id, command_type, system, state, state_version, created_at, "row"
+FROM gateway.command_view
+UNION ALL
+SELECT command_id, tenant, subject, workflow_id, command_type, system, 'RECEIVED', 0, created_at, "row"
+FROM gateway.received)"""
+"""All commands: as projected, and those that nobody but the gateway has seen yet."""
+
+_CASES: Final = f"""(
+SELECT workflow_id, tenant, subject, definition, object_type, object_id, status, state_version, owner, deadline_at,
+  created_at, closed_at, instance, obligations
+FROM gateway.case_view
+UNION ALL
+SELECT workflow_id, tenant, subject, '{DEFINITION}', system, resource, 'RUNNING', 0, NULL, deadline_at, created_at, NULL,
+  jsonb_build_object('workflow_id', workflow_id, 'saga_id', "row"->'saga_id', 'tenant', tenant, 'subject', subject,
+    'definition', '{DEFINITION}', 'sha256', '{DEFINITION_SHA256}', 'status', 'RUNNING', 'state_version', 0,
+    'object_type', system, 'object_id', resource, 'mandate', '{{}}'::jsonb, 'created_at', "row"->'created_at',
+    'deadline_at', "row"->'deadline_at', 'correlation_id', "row"->'correlation_id', 'trace_id', "row"->'trace_id'),
+  '[]'::jsonb
+FROM gateway.received)"""
+"""All cases, in the same way."""
+
 _ENTRIES: Final = """
 SELECT 'revoked_' || kind AS kind, id, epoch, NULL::jsonb AS scope, NULL::text AS policy_sha256, expires_at
 FROM gateway.revocation WHERE expires_at > trueup.now()
@@ -180,8 +207,7 @@ class GatewayTransaction(SqlTransaction):
             _ACCEPT,
             _document([case.edge for case in cases]),
             _document([case.mandate for case in cases]),
-            _document([case.command for case in cases]),
-            _document([case.case for case in cases]),
+            _document([case.received for case in cases]),
             list(uses),
             list(uses.values()),
         )
@@ -230,7 +256,7 @@ class GatewayTransaction(SqlTransaction):
         """Open exceptions of a tenant, and the states of a subject's latest commands (both bounded)."""
         row = await self.connection.fetchrow(
             "SELECT (SELECT count(*) FROM (SELECT 1 FROM gateway.exception_view WHERE tenant = $1 AND status = 'open' "
-            "LIMIT 100) AS o) AS open, array(SELECT state FROM gateway.command_view WHERE tenant = $1 AND subject = $2 "
+            f"LIMIT 100) AS o) AS open, array(SELECT state FROM {_COMMANDS} AS c WHERE tenant = $1 AND subject = $2 "
             "ORDER BY created_at DESC LIMIT $3) AS states",
             tenant,
             subject,
@@ -322,22 +348,30 @@ class GatewayTransaction(SqlTransaction):
     ) -> None:
         """Project; a row that is newer already stays."""
         await COMMANDS.upsert(self.connection, commands)
+        if commands:
+            await self.connection.execute(
+                "DELETE FROM gateway.received WHERE command_id = ANY($1)", [view.command_id for view in commands]
+            )
         await CASES.upsert(self.connection, cases)
         await HISTORY.insert_new(self.connection, history)
         await ELEMENTS.upsert(self.connection, elements)
         await EXCEPTIONS.upsert(self.connection, exceptions)
 
-    async def free_identities(self, command_ids: Sequence[str]) -> None:
+    async def free_identities(self, keys: Sequence[FreedKey]) -> None:
         """Let other keys have the business identities of these commands."""
-        if command_ids:
+        if keys:
             await self.connection.execute(
-                "UPDATE gateway.edge SET identity = NULL WHERE command_id = ANY($1) AND identity IS NOT NULL",
-                list(command_ids),
+                "UPDATE gateway.edge AS e SET identity = NULL "
+                "FROM unnest($1::text[], $2::text[], $3::text[]) AS f(tenant, key, command_id) "
+                "WHERE e.tenant = f.tenant AND e.key = f.key AND e.command_id = f.command_id AND e.identity IS NOT NULL",
+                [tenant for tenant, _, _ in keys],
+                [key for _, key, _ in keys],
+                [command_id for _, _, command_id in keys],
             )
 
 
 def _document(rows: Sequence[Any]) -> str:
-    return "[" + ",".join([row.model_dump_json() for row in rows]) + "]"
+    return json_bytes(rows).decode()
 
 
 def gateway_store(database: Database) -> SqlStore[GatewayTransaction]:
@@ -394,7 +428,7 @@ class GatewayReads:
         """The journal row of one command as it was projected."""
         async with self._connection() as connection:
             row: dict[str, Any] | None = await connection.fetchval(
-                "SELECT row FROM gateway.command_view "
+                f'SELECT "row" FROM {_COMMANDS} AS c '
                 "WHERE command_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)",
                 command_id,
                 reader.tenant,
@@ -413,9 +447,8 @@ class GatewayReads:
     async def commands(self, reader: Reader, page: Page) -> list[CommandView]:
         """A page of commands, newest first."""
         async with self._connection() as connection:
-            return await COMMANDS.select(
-                connection,
-                "WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) "
+            rows = await connection.fetch(
+                f"SELECT * FROM {_COMMANDS} AS c WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) "
                 "AND ($3::timestamptz IS NULL OR (created_at, command_id) < ($3, $4)) "
                 "ORDER BY created_at DESC, command_id DESC LIMIT $5",
                 reader.tenant,
@@ -423,13 +456,19 @@ class GatewayReads:
                 *_before(page),
                 page.limit,
             )
+        return COMMANDS.read(rows)
 
     async def case(self, reader: Reader, workflow_id: str) -> CaseView | None:
         """One case."""
         async with self._connection() as connection:
-            tail = "WHERE workflow_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)"
-            rows = await CASES.select(connection, tail, workflow_id, reader.tenant, reader.subject)
-        return next(iter(rows), None)
+            rows = await connection.fetch(
+                f"SELECT * FROM {_CASES} AS c "
+                "WHERE workflow_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)",
+                workflow_id,
+                reader.tenant,
+                reader.subject,
+            )
+        return next(iter(CASES.read(rows)), None)
 
     async def cases(
         self,
@@ -444,9 +483,8 @@ class GatewayReads:
     ) -> list[CaseView]:
         """A page of cases, newest first."""
         async with self._connection() as connection:
-            return await CASES.select(
-                connection,
-                "WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
+            rows = await connection.fetch(
+                f"SELECT * FROM {_CASES} AS c WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
                 "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL OR object_id = $5) "
                 "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL OR (status = ANY($11::text[]) "
                 "AND $7 = (deadline_at < trueup.now()))) "
@@ -463,12 +501,13 @@ class GatewayReads:
                 page.limit,
                 OPEN,
             )
+        return CASES.read(rows)
 
     async def case_parts(self, workflow_id: str) -> tuple[list[dict[str, Any]], list[ElementView]]:
         """Operations and elements of a case that the caller may read."""
         async with self._connection() as connection:
             rows = await connection.fetch(
-                "SELECT row FROM gateway.command_view WHERE workflow_id = $1 ORDER BY created_at LIMIT 500", workflow_id
+                f'SELECT "row" FROM {_COMMANDS} AS c WHERE workflow_id = $1 ORDER BY created_at LIMIT 500', workflow_id
             )
             elements = await ELEMENTS.select(
                 connection, "WHERE workflow_id = $1 ORDER BY system, resource, element LIMIT 500", workflow_id
@@ -479,7 +518,7 @@ class GatewayReads:
         """Operations of several cases, by case."""
         async with self._connection() as connection:
             rows = await connection.fetch(
-                "SELECT row FROM gateway.command_view WHERE workflow_id = ANY($1) ORDER BY created_at LIMIT 2000",
+                f'SELECT "row" FROM {_COMMANDS} AS c WHERE workflow_id = ANY($1) ORDER BY created_at LIMIT 2000',
                 list(workflow_ids),
             )
         found: dict[str, list[JournalRow]] = {}
@@ -506,7 +545,7 @@ class GatewayReads:
         async with self._connection() as connection:
             return await EXCEPTIONS.select(
                 connection,
-                "AS x WHERE tenant = $1 AND ($2::text IS NULL OR EXISTS (SELECT 1 FROM gateway.case_view c "
+                f"AS x WHERE tenant = $1 AND ($2::text IS NULL OR EXISTS (SELECT 1 FROM {_CASES} AS c "
                 "WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) AND ($3::text IS NULL OR kind = $3) "
                 "AND ($4::text IS NULL OR status = $4) AND ($5::text IS NULL OR owner = $5) "
                 "AND ($6::text IS NULL OR failure_class = $6 OR envelope->>'failure_code' = $6) "
@@ -528,7 +567,7 @@ class GatewayReads:
             rows = await EXCEPTIONS.select(
                 connection,
                 "AS x WHERE exception_id = $1 AND tenant = $2 AND ($3::text IS NULL OR EXISTS (SELECT 1 "
-                "FROM gateway.case_view c WHERE c.workflow_id = x.workflow_id AND c.subject = $3))",
+                f"FROM {_CASES} AS c WHERE c.workflow_id = x.workflow_id AND c.subject = $3))",
                 exception_id,
                 reader.tenant,
                 reader.subject,
@@ -551,7 +590,7 @@ class GatewayReads:
             return await ELEMENTS.select(
                 connection,
                 "AS x WHERE tenant = $1 AND phase = 'DRIFT' AND ($2::text IS NULL OR EXISTS (SELECT 1 "
-                "FROM gateway.case_view c WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) "
+                f"FROM {_CASES} AS c WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) "
                 "AND NOT EXISTS (SELECT 1 FROM gateway.element_view n WHERE n.tenant = x.tenant "
                 "AND n.system = x.system AND n.resource = x.resource AND n.element = x.element "
                 "AND n.version > x.version) "

@@ -16,6 +16,7 @@ from trueup_gateway.core.records import (
     HistoryView,
     MandateRow,
     PolicyRow,
+    ReceivedRow,
     RevocationRow,
 )
 
@@ -43,7 +44,6 @@ EDGE = contract_table(
     key=("tenant", "key"),
     indexes=(
         Index("edge_identity", "tenant", "identity", unique=True, postgresql_where=text("identity IS NOT NULL")),
-        Index("edge_command_id", "command_id"),
     ),
 )
 CALL = contract_table(CallRow, "call", METADATA, key=("tenant", "key"))
@@ -71,6 +71,16 @@ GOVERNANCE = Table(
     CheckConstraint("one", name="governance_one"),
 )
 
+RECEIVED = contract_table(
+    ReceivedRow,
+    "received",
+    METADATA,
+    key=("command_id",),
+    indexes=(
+        Index("received_workflow_id", "workflow_id"),
+        Index("received_tenant", "tenant", "created_at", "command_id"),
+    ),
+)
 COMMAND_VIEW = contract_table(
     CommandView,
     "command_view",

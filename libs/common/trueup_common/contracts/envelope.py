@@ -1,14 +1,17 @@
 """The envelope: CloudEvents attributes and W3C trace context in ASCII headers, JSON in the body.
 
-A message without its required headers is quarantined, never guessed at.
+A message without its required headers, or with headers that could not be stored and sent on, is quarantined, never
+guessed at: what passes here can neither break an insert nor a publication later.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
+from trueup_common.contracts.clean import clean_text
 from trueup_common.contracts.ids import is_tenant
 from trueup_common.contracts.shape import rfc3339
 
@@ -21,6 +24,15 @@ BODY_AND_HEADERS_BYTES_MAX: Final = 1_000_000
 
 HEADERS_BYTES_BOUND: Final = 2048
 """What the fixed headers can come to: ids, types, times and traces are short."""
+
+
+_NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+_SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_ATTRIBUTE: Final = re.compile(r"[a-z0-9]{1,20}")
+SUBJECT_CHARACTERS_MAX: Final = 400
+ATTRIBUTE_CHARACTERS_MAX: Final = 500
 
 
 class EnvelopeBroken(ValueError):
@@ -71,7 +83,7 @@ def stand_in(subject: str, data: bytes, *, id: str, time: datetime, reason: str)
     return Message(
         id=id,
         type=BROKEN,
-        subject=subject,
+        subject=clean_text(subject, SUBJECT_CHARACTERS_MAX),
         tenant=tenant if is_tenant(tenant) else "unknown",
         source="unknown",
         time=time,
@@ -103,33 +115,59 @@ def headers_of(message: Message) -> dict[str, str]:
     return headers
 
 
+def is_subject(text: str) -> bool:
+    """True for a subject that can be published to: a malformed one costs the publisher its connection."""
+    return len(text) <= SUBJECT_CHARACTERS_MAX and _SUBJECT.fullmatch(text) is not None
+
+
 def message_of(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Message:
-    """Read a message back. Raises EnvelopeBroken when a required header is missing or unreadable."""
+    """Read a message back. Raises EnvelopeBroken when a header is missing, unreadable or not one of ours."""
     if not headers:
         raise EnvelopeBroken("no headers")
     missing = [name for name in REQUIRED if not headers.get(name)]
     if missing:
         raise EnvelopeBroken(f"missing headers: {', '.join(missing)}")
-    try:
-        time = datetime.fromisoformat(headers["ce-time"])
-    except ValueError as error:
-        raise EnvelopeBroken("ce-time is not RFC 3339") from error
-    if time.tzinfo is None:
-        raise EnvelopeBroken("ce-time is naive")
+    if not is_subject(subject):
+        raise EnvelopeBroken("the subject is not one of ours")
+    tenant = headers["ce-tenant"]
+    if not is_tenant(tenant) or subject.rpartition(".")[2] != tenant:
+        raise EnvelopeBroken("ce-tenant is not the tenant of the subject")
+    for name, allowed in (("ce-id", _NAME), ("ce-type", _TYPE), ("ce-source", _NAME)):
+        if not allowed.fullmatch(headers[name]):
+            raise EnvelopeBroken(f"{name} is not acceptable")
+    causation, reply_to = headers.get("ce-causationid"), headers.get("ce-replyto")
+    causation = unquote(causation) if causation else None
+    if causation and not _NAME.fullmatch(causation):
+        raise EnvelopeBroken("ce-causationid is not acceptable")
+    if reply_to and not is_subject(reply_to):
+        raise EnvelopeBroken("ce-replyto is not a subject")
     known = {*REQUIRED, "ce-causationid", "ce-replyto"}
-    causation = headers.get("ce-causationid")
+    trace = headers.get("traceparent")
     return Message(
         id=headers["ce-id"],
         type=headers["ce-type"],
         subject=subject,
-        tenant=headers["ce-tenant"],
+        tenant=tenant,
         source=headers["ce-source"],
-        time=time,
+        time=_instant(headers["ce-time"]),
         data=data,
-        traceparent=headers.get("traceparent"),
-        causation_id=unquote(causation) if causation else None,
-        reply_to=headers.get("ce-replyto"),
+        traceparent=trace if trace and _TRACE.fullmatch(trace) else None,
+        causation_id=causation,
+        reply_to=reply_to or None,
         attributes={
-            key[3:]: unquote(value) for key, value in headers.items() if key.startswith("ce-") and key not in known
+            key[3:]: clean_text(unquote(value), ATTRIBUTE_CHARACTERS_MAX)
+            for key, value in headers.items()
+            if key.startswith("ce-") and key not in known and _ATTRIBUTE.fullmatch(key[3:])
         },
     )
+
+
+def _instant(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+        utc = time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise EnvelopeBroken("ce-time is not RFC 3339") from error
+    if time.tzinfo is None:
+        raise EnvelopeBroken("ce-time is naive")
+    return utc

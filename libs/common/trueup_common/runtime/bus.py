@@ -26,11 +26,12 @@ from trueup_common.contracts.envelope import (
     Message,
     Outgoing,
     headers_of,
+    is_subject,
     message_of,
     stand_in,
 )
 from trueup_common.contracts.topology import Consumer, inbox_prefix
-from trueup_common.runtime.lean_client import LeanClient
+from trueup_common.runtime.lean_client import HeaderBroken, LeanClient
 
 log = logging.getLogger("trueup.bus")
 
@@ -328,10 +329,11 @@ class BusPublisher:
 
         `publish_async` of the client would start a task for each message and so write each by itself.
         """
-        if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX:
+        if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX or not is_subject(message.subject):
             self.failed_count += 1
-            log.error("message too large for the bus", extra={"message_id": message.id, "bytes": message.size_bytes})
+            log.error("message does not fit the bus", extra={"message_id": message.id, "bytes": message.size_bytes})
             return None
+        token = ""
         try:
             if not self._inbox:
                 await self._listen()
@@ -343,7 +345,8 @@ class BusPublisher:
                 message.subject, message.data, reply=f"{self._inbox}.{token}", headers=headers_of(message)
             )
             return future
-        except BUS_AWAY as error:
+        except (*BUS_AWAY, HeaderBroken) as error:  # one that cannot be written must not keep the others from leaving
+            self._waiting.pop(token, None)
             self.failed_count += 1
             log.warning("publish failed, left to the relay", extra={"message_id": message.id, "error": repr(error)})
             return None

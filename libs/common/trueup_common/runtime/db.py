@@ -20,7 +20,7 @@ PASSING: Final = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,

@@ -183,6 +183,12 @@ class Loop(Generic[T]):
                 self.statistics.busy_count += 1
                 await self.schedule.pause(pause)
                 pause = min(pause * 2, BUSY_PAUSE_SECONDS_MAX)
+            except Exception as refusal:  # noqa: BLE001 - the boundary: one message must not end the process again and again
+                log.critical(
+                    "failure could not be recorded, handing the message back",
+                    extra={"loop": self.source.name, "message_id": message.id[:200], "reason": told(refusal)},
+                )
+                return False
 
 
 def _first_of_each(messages: Sequence[Message], fresh: frozenset[str] | None) -> list[Message]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import sha256_hex
-from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message, Outgoing, headers_of
+from trueup_common.contracts.clean import clean_text
+from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message, Outgoing, headers_of, is_subject
 from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
@@ -77,6 +78,8 @@ class SqlTransaction:
         for message in messages:
             if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX:
                 raise ValueError(f"{message.type} of {message.size_bytes} bytes is too large for the bus")
+            if not is_subject(message.subject):
+                raise ValueError(f"{message.type} has a subject that cannot be published to")
         if messages:
             await self.connection.execute(
                 _POST,
@@ -95,6 +98,7 @@ class SqlTransaction:
     async def quarantine(self, consumer: str, message: Message, reason: str) -> None:
         """Keep a message with its bytes and reason, and tell the planner, which owns it from here."""
         quarantine_id = derived_id("obl", self.service, consumer, message.id)
+        reason = clean_text(reason)
         await self.connection.execute(
             _QUARANTINE,
             quarantine_id,
@@ -105,7 +109,7 @@ class SqlTransaction:
             message.tenant,
             headers_of(message),
             message.data,
-            reason.replace("\x00", "\ufffd"),
+            reason,
         )
         row = await self.connection.fetchrow(_NOW)
         event = MessageQuarantined(

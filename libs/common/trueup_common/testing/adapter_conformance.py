@@ -210,7 +210,7 @@ class AdapterConformance:
             metafunc.parametrize("command_type", self.command_types)
 
     async def test_declarations_are_pure_data(self, world: ConformanceWorld) -> None:
-        """Requirements: X8, E6. Declarations survive a trip through JSON, keep their hash, and refer to each other."""
+        """Requirements: X8. Declarations survive a trip through JSON, keep their hash, and refer to each other."""
         declarations = world.adapter.declarations
         types = [declaration.type for declaration in declarations]
         assert len(set(types)) == len(types)
@@ -296,7 +296,7 @@ class AdapterConformance:
         await bench.target.close()
 
     async def test_reads_that_are_denied_prove_nothing(self, world: ConformanceWorld, command_type: str) -> None:
-        """Requirements: E4, R11. Without proof of access nothing is missing: not the effect, not an element."""
+        """Requirements: E4. Without proof of access nothing is missing: not the effect, not an element."""
         bench = await Bench.set_up(world, command_type)
         outcome = await bench.perform()
         await world.deny_reads()

@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -252,6 +252,7 @@ def page_of(request: Request) -> Page:
         moment = datetime.fromisoformat(at)
         if moment.tzinfo is None or not _PRINTABLE.fullmatch(name):
             raise ValueError(name)
+        moment = moment.astimezone(UTC)  # what no UTC instant can be, the database would refuse
     except (ValueError, binascii.Error, UnicodeError, OverflowError):
         raise parameter("cursor", "is not a cursor of this list") from None
     return Page(limit + 1, (moment, name))

@@ -1,4 +1,4 @@
-"""The rows and the message that an acceptance makes, all from one verdict: edge, mandate, views and StartCase."""
+"""The rows and the message that an acceptance makes, all from one verdict: edge, mandate, what is shown at first, and StartCase."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,11 +8,10 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import Mandate, StartCase
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
 from trueup_common.contracts.ids import derived_id
-from trueup_common.contracts.journal import InstanceRow, JournalRow
-from trueup_common.contracts.states import InstanceStatus, OperationState
+from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Target
 from trueup_gateway.core.acceptance import Accepted
-from trueup_gateway.core.records import CaseView, CommandView, EdgeRow, MandateRow
+from trueup_gateway.core.records import EdgeRow, MandateRow, ReceivedRow
 
 DEFINITION: Final = "command"
 DEFINITION_SHA256: Final = digest({"definition": DEFINITION, "version": 1})
@@ -27,8 +26,7 @@ class NewCase:
 
     edge: EdgeRow
     mandate: MandateRow
-    command: CommandView
-    case: CaseView
+    received: ReceivedRow
     start: StartCase
     capability_id: str
 
@@ -71,7 +69,7 @@ def first_claims(
 def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> MandateRow:
     """The mandate that a capability becomes when it is used."""
     submission, decision = accepted.submission, accepted.standing.decision
-    return MandateRow(
+    return MandateRow.trusted(
         mandate_id=derived_id("man", submission.workflow_id),
         tenant=submission.tenant,
         subject=accepted.standing.subject,
@@ -90,20 +88,24 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
         command_id=submission.command_id,
         payload_sha256=submission.payload_sha256,
         created_at=now,
+        document_sha256=None,
+        revoked_at=None,
     )
 
 
 def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: datetime, grant: str) -> NewCase:
-    """All rows of one accepted command under its mandate. `now` is business, `real` real time of the transaction."""
+    """All rows of one accepted command under its mandate. `now` is business, `real` real time of the transaction.
+
+    Every value was checked with the request or is our own, so none is checked again.
+    """
     submission = accepted.submission
-    mandate = Mandate(**{name: getattr(row, name) for name in Mandate.model_fields})
-    start = StartCase(
+    start = StartCase.trusted(
         workflow_id=submission.workflow_id,
         saga_id=submission.saga_id,
         command_id=submission.command_id,
         tenant=submission.tenant,
         definition=DEFINITION,
-        mandate=mandate,
+        mandate=Mandate.trusted(**{name: getattr(row, name) for name in Mandate.model_fields}),
         command_type=submission.command_type,
         declaration_sha256=submission.declaration.sha256,
         target=Target(
@@ -121,7 +123,7 @@ def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: dateti
         grant_expires_at=grant_expiry(submission.declaration, real) if grant else None,
     )
     return NewCase(
-        edge=EdgeRow(
+        edge=EdgeRow.trusted(
             tenant=submission.tenant,
             key=submission.key,
             fingerprint=submission.fingerprint,
@@ -134,89 +136,54 @@ def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: dateti
             expires_at=now + timedelta(seconds=submission.declaration.key_lifetime_seconds),
         ),
         mandate=row,
-        command=_command_view(accepted, row, start, now),
-        case=_case_view(accepted, mandate, now),
+        received=_received(accepted, row, now),
         start=start,
         capability_id=submission.capability_id,
     )
 
 
-def _command_view(accepted: Accepted, mandate: MandateRow, start: StartCase, now: datetime) -> CommandView:
-    """The view of a command that nobody but the gateway has seen yet; any journal row is newer."""
+def _received(accepted: Accepted, mandate: MandateRow, now: datetime) -> ReceivedRow:
+    """What is shown of a command until the orchestrator tells of it; any journal row is newer."""
     submission = accepted.submission
-    row = JournalRow(
+    row = {
+        "command_id": submission.command_id,
+        "tenant": submission.tenant,
+        "workflow_id": submission.workflow_id,
+        "saga_id": submission.saga_id,
+        "step_id": STEP_ID,
+        "state_version": 0,
+        "execution_id": submission.workflow_id,
+        "decision_id": mandate.decision_id,
+        "capability_id": mandate.capability_id,
+        "mandate_id": mandate.mandate_id,
+        "command_type": submission.command_type,
+        "declaration_sha256": submission.declaration.sha256,
+        "effect_class": submission.declaration.effect_class,
+        "risk": mandate.risk,
+        "target_system": submission.system,
+        "target_resource": submission.resource,
+        "expected_version": submission.expected_version,
+        "payload": submission.payload,
+        "payload_sha256": submission.payload_sha256,
+        "idempotency_key": submission.key,
+        "identity": submission.identity,
+        "request_fingerprint": submission.fingerprint,
+        "state": OperationState.RECEIVED,
+        "created_at": now,
+        "last_transition_at": now,
+        "deadline_at": accepted.deadline_at,
+        "correlation_id": submission.correlation_id,
+        "trace_id": submission.trace_id,
+    }
+    return ReceivedRow.trusted(
         command_id=submission.command_id,
         tenant=submission.tenant,
+        subject=mandate.subject,
         workflow_id=submission.workflow_id,
-        saga_id=submission.saga_id,
-        step_id=STEP_ID,
-        state_version=0,
-        execution_id=submission.workflow_id,
-        decision_id=mandate.decision_id,
-        capability_id=mandate.capability_id,
-        mandate_id=mandate.mandate_id,
         command_type=submission.command_type,
-        declaration_sha256=submission.declaration.sha256,
-        effect_class=submission.declaration.effect_class,
-        risk=mandate.risk,
-        target_system=submission.system,
-        target_resource=submission.resource,
-        expected_version=submission.expected_version,
-        payload=submission.payload,
-        payload_sha256=submission.payload_sha256,
-        idempotency_key=submission.key,
-        identity=submission.identity,
-        request_fingerprint=submission.fingerprint,
-        state=OperationState.RECEIVED,
-        created_at=now,
-        last_transition_at=now,
-        deadline_at=start.deadline_at,
-        correlation_id=submission.correlation_id,
-        trace_id=submission.trace_id,
-    )
-    return CommandView(
-        command_id=row.command_id,
-        tenant=row.tenant,
-        subject=mandate.subject,
-        workflow_id=row.workflow_id,
-        command_type=row.command_type,
-        system=row.target_system,
-        state=row.state.value,
-        state_version=0,
-        created_at=now,
-        row=row,
-    )
-
-
-def _case_view(accepted: Accepted, mandate: Mandate, now: datetime) -> CaseView:
-    submission = accepted.submission
-    instance = InstanceRow(
-        workflow_id=submission.workflow_id,
-        saga_id=submission.saga_id,
-        tenant=submission.tenant,
-        definition=DEFINITION,
-        sha256=DEFINITION_SHA256,
-        status=InstanceStatus.RUNNING,
-        state_version=0,
-        object_type=submission.system,
-        object_id=submission.resource,
-        subject=mandate.subject,
-        mandate={},
+        system=submission.system,
+        resource=submission.resource,
         created_at=now,
         deadline_at=accepted.deadline_at,
-        correlation_id=submission.correlation_id,
-        trace_id=submission.trace_id,
-    )
-    return CaseView(
-        workflow_id=instance.workflow_id,
-        tenant=instance.tenant,
-        subject=instance.subject,
-        definition=instance.definition,
-        object_type=instance.object_type,
-        object_id=instance.object_id,
-        status=instance.status.value,
-        state_version=0,
-        deadline_at=instance.deadline_at,
-        created_at=now,
-        instance=instance,
+        row=row,
     )

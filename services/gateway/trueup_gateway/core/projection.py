@@ -9,6 +9,9 @@ from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_gateway.core.acceptance import is_free
 from trueup_gateway.core.records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
 
+FreedKey = tuple[str, str, str]
+"""(tenant, idempotency key, command) of an edge that gives up its business identity."""
+
 DONE: Final = "done"
 NOT_DONE: Final = "not_done"
 UNKNOWN: Final = "unknown"
@@ -37,7 +40,7 @@ def command_views(changes: Iterable[CaseChanged]) -> list[CommandView]:
 
 
 def _command_view(row: JournalRow, subject: str) -> CommandView:
-    return CommandView(
+    return CommandView.trusted(
         command_id=row.command_id,
         tenant=row.tenant,
         subject=subject,
@@ -64,7 +67,7 @@ def case_views(changes: Iterable[CaseChanged]) -> list[CaseView]:
 
 def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> CaseView:
     """The view of a case as it stands."""
-    return CaseView(
+    return CaseView.trusted(
         workflow_id=instance.workflow_id,
         tenant=instance.tenant,
         subject=instance.subject,
@@ -85,7 +88,7 @@ def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> Ca
 def history_views(changes: Iterable[CaseChanged]) -> list[HistoryView]:
     """All history events of a batch, each once."""
     found = {
-        (event.workflow_id, event.seq): HistoryView(
+        (event.workflow_id, event.seq): HistoryView.trusted(
             workflow_id=event.workflow_id, tenant=event.tenant, seq=event.seq, event=event
         )
         for change in changes
@@ -94,11 +97,11 @@ def history_views(changes: Iterable[CaseChanged]) -> list[HistoryView]:
     return list(found.values())
 
 
-def freed(changes: Iterable[CaseChanged]) -> list[str]:
-    """Commands whose business identity is free again: the orchestrator, which owns it, let go of it."""
+def freed(changes: Iterable[CaseChanged]) -> list[FreedKey]:
+    """Keys whose business identity is free again: the orchestrator, which owns it, let go of it."""
     return sorted(
         {
-            row.command_id
+            (row.tenant, row.idempotency_key, row.command_id)
             for change in changes
             for row in change.operations
             if row.identity is None and row.state_version > 0 and is_free(row.state, row.compensation_state)

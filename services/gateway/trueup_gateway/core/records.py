@@ -158,6 +158,24 @@ class PolicyRow(ForwardContract):
     epoch: int
 
 
+class ReceivedRow(ForwardContract):
+    """A command that nobody but the gateway has seen yet: the views of it and of its case until the first event comes.
+
+    `row` is its journal row without the columns that are still empty.
+    """
+
+    command_id: str
+    tenant: str
+    subject: str
+    workflow_id: str
+    command_type: str
+    system: str
+    resource: str
+    created_at: Instant
+    deadline_at: Instant
+    row: dict[str, Any]
+
+
 class CommandView(ForwardContract):
     """The read model of one operation: its journal row as it stood at `state_version`."""
 
