@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncpg
 import pytest
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.servers import BusServer
 from tests.servers import Database as PlaneDatabase
 
-from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.envelope import Message, Outgoing, headers_of
 from trueup_common.contracts.topology import CONSUMERS, event_subject
 from trueup_common.runtime.bus import Bus, BusDelivery, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import RealSchedule, real_now
@@ -262,8 +262,7 @@ async def test_an_emptied_stream_is_filled_again(database: Database, bus: Bus, p
 
 
 async def test_messages_travel_with_their_identity_tenant_and_trace(bus: Bus, plane_bus: BusServer) -> None:
-    """CloudEvents attributes, trace context and the message id survive the broker.
-    """
+    """CloudEvents attributes, trace context and the message id survive the broker."""
     plane_bus.wipe()
     plane_bus.bootstrap()
     gateway = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test-gateway")
@@ -306,3 +305,77 @@ async def test_a_message_without_headers_is_quarantined_with_its_bytes(
     assert announced == ["trueup.evt.orchestrator.quarantined.acme"]
     await source.stop()
     await gateway.close()
+
+
+async def test_a_message_with_hostile_headers_is_quarantined_and_the_planner_is_told(
+    database: Database, bus: Bus, plane_bus: BusServer
+) -> None:
+    """A header that no insert and no publication would take costs that one message, never the process.
+
+    Requirements: M3
+    """
+    plane_bus.wipe()
+    plane_bus.bootstrap()
+    gateway = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test-gateway")
+    source = ConsumerSource(bus, CONSUMER)
+    await source.start()
+    hostile = [{"ce-id": "x" * 20_000}, {"ce-tenant": "a b"}, {"traceparent": "y" * 9_000, "ce-type": "T" * 20_000}]
+    for number, odd in enumerate(hostile):
+        headers = {**headers_of(event(f"h{number}")), **odd}
+        headers.pop("Nats-Msg-Id")
+        await gateway.js.publish(event("h").subject, b"{}", headers=headers)
+    await BusPublisher(gateway).publish([Outgoing(event("dressed"))])
+    publisher = BusPublisher(bus)
+    loop = make_loop(database, NotingHandler())
+    loop.publisher = publisher
+    batch: list[BusDelivery] = []
+    while len(batch) < len(hostile) + 1:
+        batch += await asyncio.wait_for(source.fetch(10), 10)
+    await loop.process(batch)
+    assert await rows(database, "SELECT text FROM note") == ["dressed"]
+    assert await rows(database, "SELECT count(*) FROM quarantine") == [len(hostile)]
+    async with database.connection() as connection:
+        await connection.execute("UPDATE outbox_unsent SET created_at = created_at - interval '10 s'")
+    await Relay(SqlStore(database, MailTransaction), publisher, bus)._send_unsent()
+    assert await rows(database, "SELECT count(*) FROM outbox_unsent") == [0]
+    await source.stop()
+    await gateway.close()
+
+
+class Unwritable(PlannerTransaction):
+    """A transaction in which not even a failure can be kept."""
+
+    async def count_failure(self, consumer: str, message_id: str) -> int:
+        raise asyncpg.ProgramLimitExceededError("index row size exceeds the maximum")
+
+
+async def test_a_failure_that_cannot_be_recorded_hands_the_message_back(database: Database) -> None:
+    """The process goes on with the others; ending it would only meet the same message again.
+
+    Requirements: M3
+    """
+    loop = make_loop(database, NotingHandler(poison=frozenset({"m1"})))
+    loop.store = SqlStore(database, Unwritable)
+    batch = [ListDelivery(event("m1")), ListDelivery(event("m2"))]
+    await loop.process(batch)
+    assert [delivery.fate for delivery in batch] == ["nak", "ack"]
+
+
+async def test_a_message_that_cannot_be_written_to_the_bus_does_not_keep_others_back(bus: Bus) -> None:
+    """Requirements: M2"""
+    publisher = BusPublisher(bus)
+    odd = [
+        replace(event("odd-subject", "orchestrator", "case"), subject="trueup.evt.orchestrator.case.a b"),
+        replace(event("odd-trace", "orchestrator", "case"), traceparent="Ж"),
+    ]
+    await publisher.publish([Outgoing(message) for message in (*odd, event("fine", "orchestrator", "case"))])
+    assert publisher.take_confirmed() == ["fine"]
+    assert bus.connected
+
+
+async def test_a_message_without_a_usable_subject_never_enters_the_outbox(database: Database) -> None:
+    """Requirements: M2"""
+    store = SqlStore(database, PlannerTransaction)
+    with pytest.raises(ValueError, match="subject"):
+        async with store.transaction() as tx:
+            await tx.post([Outgoing(replace(event("odd"), subject="trueup.evt.x.*"))])

@@ -15,7 +15,8 @@ from trueup_common.contracts.topology import (
     SERVICES,
     grant_subject,
 )
-from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
+from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource, connect_admin
+from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.kv import BucketWatch
 
@@ -92,3 +93,26 @@ async def test_every_service_may_follow_the_shared_buckets(plane_bus: BusServer,
         await watch.stop()
     assert bus.alarms == []
     await bus.close()
+
+
+async def test_one_unreadable_entry_does_not_end_the_watch(plane_bus: BusServer) -> None:
+    """What comes after it is still heard: a watch that ends silently would freeze what the service knows."""
+    admin = await connect_admin(plane_bus.url("admin"))
+    bucket = await admin.jetstream().key_value(CATALOG_BUCKET)
+    await bucket.put("type/odd/0", b"not a declaration")
+    bus = await Bus.connect(plane_bus.url("gateway"), service="gateway", name="test")
+    catalog = Catalog()
+    assert not catalog.has_connection("acme", "odd")
+    await catalog.follow(bus)
+    assert not catalog.is_loaded
+    await bucket.put("current/odd", b"\xff\xfe")
+    await bucket.put("connection/acme/odd", b"1")
+    async with asyncio.timeout(10):
+        while not (catalog.is_loaded and catalog.has_connection("acme", "odd")):
+            await asyncio.sleep(0.01)
+    for key in ("type/odd/0", "current/odd", "connection/acme/odd"):
+        await bucket.delete(key)
+    assert catalog.watch is not None
+    await catalog.watch.stop()
+    await bus.close()
+    await admin.close()

@@ -32,7 +32,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = json.dumps({name: value for name, value in os.environ.items() if name.startswith("TRUEUP_")}).encode()
-        self.send_response(200)
+        unready = Path(f"{os.environ['FAKE_DIARY']}.unready.{os.environ.get('TRUEUP_INSTANCE', 'sandbox')}")
+        self.send_response(503 if unready.exists() else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

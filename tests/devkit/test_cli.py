@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from trueup_common.contracts import history as chain
+from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.contracts.shape import rfc3339
+from trueup_devkit.children import Lease
 from trueup_devkit.gateway_client import GatewayClient, GatewayError
+from trueup_devkit.state_folder import PlaneState, StateFolder
 from trueup_devkit.watching import Watched, follow, line_of, picture
 
 COMMAND = {
@@ -86,8 +89,7 @@ def trueup(*arguments: str, gateway: StandIn | None = None, **environment: str) 
 
 
 def test_token_prints_the_bare_token(gateway: StandIn) -> None:
-    """Scripts take it from stdout as it is.
-    """
+    """Scripts take it from stdout as it is."""
     done = trueup("token", "--sub", "agent:x", "--tenant", "globex", "--role", "agent", gateway=gateway)
     assert (done.returncode, done.stdout) == (0, "access.token\n")
     expected = {"sub": "agent:x", "tenant": "globex", "roles": ["agent"], "scopes": [], "ttl_seconds": 3600}
@@ -158,6 +160,42 @@ def test_a_refusal_is_told_in_words(gateway: StandIn, tmp_path: Path) -> None:
     assert done.stderr.strip() == "trueup: 403 Not permitted (check: uses): no use is left"
 
 
+def test_a_refusal_says_what_to_do_next(gateway: StandIn) -> None:
+    """The advice of the problem type follows the refusal, and a detail that only repeats the title is left out."""
+    found = PROBLEMS["not-found"]
+    problem = {"type": "/problems/not-found", "title": found.title, "status": 404, "detail": f"{found.title}."}
+    gateway.will("GET", "/v1/workflows/wf_9/history", (404, problem))
+    done = trueup("history", "wf_9", "--token", "t", gateway=gateway)
+    assert done.returncode == 1
+    assert done.stderr == f"trueup: 404 {found.title}\n  {found.advice}\n"
+
+
+def test_an_incomplete_command_is_answered_with_a_complete_one(gateway: StandIn, tmp_path: Path) -> None:
+    """Whoever forgot the key sees a command file that has everything, and that is JSON."""
+    (tmp_path / "command.json").write_text("{}")
+    done = trueup("submit", str(tmp_path / "command.json"), gateway=gateway, TRUEUP_CAPABILITY="cap.jws")
+    assert done.returncode == 2 and not gateway.asked
+    assert set(json.loads(done.stderr.splitlines()[-1])) == set(COMMAND)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_console_names_only_what_is_there(gateway: StandIn, tmp_path: Path, there: bool) -> None:
+    """An address that would answer 404 is not handed out; the person is sent to the documentation instead."""
+    gateway.will("GET", "/console", (200, {})) if there else None
+    folder = StateFolder(tmp_path / "state")
+    folder.prepare()
+    urls = {"gateway_url": gateway.url, "console_url": f"{gateway.url}/console", "sandbox_url": None}
+    servers = {"database_url": "", "nats_url": "", "state_dir": str(folder.path), "supervisor_pid": 1}
+    folder.write_state(PlaneState(**urls, **servers))  # type: ignore[arg-type]
+    lease = Lease.take(folder.lock)
+    assert lease is not None
+    done = trueup("console", TRUEUP_STATE_DIR=str(folder.path))
+    lease.release()
+    told = (0, f"{gateway.url}/console\n") if there else (1, "")
+    assert (done.returncode, done.stdout) == told, done.stderr
+    assert there or f"{gateway.url}/docs" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -172,8 +210,7 @@ def test_a_refusal_is_told_in_words(gateway: StandIn, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_exits_with_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Asked wrongly is told apart from failed, and nothing is started or created.
-    """
+    """Asked wrongly is told apart from failed, and nothing is started or created."""
     done = trueup(*arguments, TRUEUP_STATE_DIR=str(tmp_path / "state"), TRUEUP_CAPABILITY="x")
     assert done.returncode == 2, done.stderr
     assert not (tmp_path / "state").exists()
@@ -188,8 +225,7 @@ def test_commands_for_a_running_plane_say_that_there_is_none(tmp_path: Path, arg
 
 
 def test_every_command_has_an_example_and_its_exit_codes() -> None:
-    """--help is enough to use a command.
-    """
+    """--help is enough to use a command."""
     from typer.main import get_command
 
     from trueup_devkit.cli import app
@@ -240,8 +276,7 @@ def events() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("damage", ["none", "payload", "field", "missing", "first_missing"])
 def test_history_verifies_the_chain(gateway: StandIn, damage: str) -> None:
-    """An untouched history verifies; one changed value or one missing event shows, and exits with 1.
-    """
+    """An untouched history verifies; one changed value or one missing event shows, and exits with 1."""
     told = events()
     if damage == "payload":
         told[1]["payload"] = {"command_id": "cmd_1", "states": ["FAILED"]}
@@ -264,8 +299,7 @@ def case(status: str) -> dict[str, Any]:
 
 
 def test_watch_follows_to_the_end_through_a_restart_of_the_gateway(gateway: StandIn) -> None:
-    """Lines come once each, a short absence of the gateway does not end it, and CLOSED is exit code 0.
-    """
+    """Lines come once each, a short absence of the gateway does not end it, and CLOSED is exit code 0."""
     told = events()
     attempt = {"attempt_id": "att_1", "fence": 1, "state": "CONFIRMED", "external_status": "201"}
     gateway.will("GET", "/v1/commands/cmd_1", (200, {"workflow_id": "wf_1", "state": "SUCCESS", "attempts": [attempt]}))

@@ -166,10 +166,31 @@ def test_a_second_start_is_refused(shared: Plane) -> None:
 
 
 def test_the_supervisor_stays_small(shared: Plane) -> None:
-    """It lives as long as the plane, so it must not carry the libraries of the services.
-    """
+    """It lives as long as the plane, so it must not carry the libraries of the services."""
     supervisor = psutil.Process(shared.folder.running_state().supervisor_pid)
     assert supervisor.memory_full_info().pss < 25 * 2**20
+
+
+def test_a_service_that_stays_unready_gets_its_streams_made_again(made: Plane) -> None:
+    """Services may not create what vanished from the bus; the bootstrap, which may, runs again and all is well.
+
+    Requirements: M2
+    """
+    mark = made.diary.with_name("diary.unready.orchestrator")
+    heal = f"import pathlib; pathlib.Path({str(mark)!r}).unlink(missing_ok=True); print('made')"
+    made.start(programs={"bootstrap": [sys.executable, "-S", "-c", heal]})
+    pid = made.process("orchestrator").pid
+    mark.touch()
+    wait_for(lambda: not written(made, "orchestrator").ready, 20)
+    wait_for(lambda: not mark.exists() and written(made, "orchestrator").ready, 30)
+    assert written(made, "orchestrator").pid == pid
+
+
+def written(plane_: Plane, name: str) -> Any:
+    """A process as the supervisor sees it."""
+    state = plane_.folder.read_state()
+    assert state is not None
+    return next(process for process in state.processes if process.name == name)
 
 
 def test_drains_in_order_and_starts_again_with_the_same_addresses(made: Plane) -> None:

@@ -193,8 +193,7 @@ async def test_exactly_as_many_as_uses_are_accepted(gateway_database: Database) 
 
 
 async def test_requests_that_wait_together_share_a_transaction(gateway: EdgeUnderTest) -> None:
-    """100 requests at once need far fewer than 100 commits.
-    """
+    """100 requests at once need far fewer than 100 commits."""
     capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=200)
     body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
     responses = await asyncio.gather(

@@ -348,8 +348,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
     ],
 )
 async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[str, str], words: str) -> None:
-    """A production gateway never carries the development issuer; unusable keys and roles are told and end the process.
-    """
+    """A production gateway never carries the development issuer; unusable keys and roles are told and end the process."""
     process = await running.spawn("gateway", **changes)
     _, errors = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode not in (0, None)
@@ -357,8 +356,7 @@ async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[s
 
 
 async def test_production_mode_serves_no_development_token(running: Running) -> None:
-    """The same keys, the other mode: no issuer, and its tokens count for nothing.
-    """
+    """The same keys, the other mode: no issuer, and its tokens count for nothing."""
     await running.spawn("gateway", TRUEUP_MODE="production")
     await running.ready()
     body = {"sub": "agent:x", "tenant": "acme", "roles": ["agent"]}

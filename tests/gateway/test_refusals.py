@@ -15,6 +15,7 @@ from tests.gateway.test_strict_json import HOSTILE
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.contracts.shape import rfc3339
+from trueup_common.runtime.catalog import Catalog
 
 Send = Callable[[EdgeUnderTest, str], Awaitable[httpx.Response]]
 
@@ -302,6 +303,8 @@ async def test_unknown_paths_methods_and_ids_are_problems(gateway: EdgeUnderTest
         "limit=1&limit=2",
         "cursor=!!!",
         "cursor=bm9uc2Vuc2U",
+        "cursor=MDAwMS0wMS0wMVQwMDowMDowMCsxNDowMHx4",  # 0001-01-01T00:00:00+14:00: no instant of UTC
+        "cursor=OTk5OS0xMi0zMVQyMzo1OTo1OS0xNDowMHx4",  # 9999-12-31T23:59:59-14:00
         "status=NONSENSE",
         "overdue=yes",
         "definition=%00",
@@ -359,3 +362,23 @@ async def test_a_store_that_is_away_is_503(gateway: EdgeUnderTest) -> None:
     ready = await gateway.client.get("/readyz")
     assert ready.status_code == 503 and "database" in ready.json()["missing"][0]
     assert (await gateway.client.get("/livez")).status_code == 200
+
+
+async def test_what_the_catalog_lacks_is_final_only_once_the_catalog_is_here(
+    gateway: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that has just started does not know yet: the client is asked to come again.
+
+    Requirements: T3
+    """
+    capability = (await gateway.capability())["capability"]
+    wanted = {"action": {"command_types": ["wordpress.create_draft"]}, "purpose": "test"}
+    wanted["resource"] = {"system": "wordpress", "resource": "post"}
+    monkeypatch.setattr(gateway.gateway, "catalog", Catalog())
+    problem(await gateway.submit(capability, "k", draft("k")), 422, "unknown-command-type")
+    monkeypatch.setattr(Catalog, "is_loaded", False)
+    submitted = await gateway.submit(capability, "k", draft("k"))
+    decided = await gateway.client.post("/v1/decisions", json=wanted, headers=gateway.headers())
+    for response in (submitted, decided):
+        problem(response, 503, "unavailable")
+        assert response.headers["retry-after"] == "1"

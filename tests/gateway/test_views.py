@@ -399,3 +399,26 @@ async def test_unreadable_events_are_unprocessable(gateway: EdgeUnderTest) -> No
             with pytest.raises(Unprocessable):
                 await ViewHandler().handle(tx, Moment(now, now), [Message(type=kind, data=b'{"x": 1}', **fields)])
         assert await ViewHandler().handle(tx, Moment(now, now), [Message(type="Newer", data=b"{}", **fields)]) == ()
+
+
+async def test_an_event_for_another_tenant_than_its_envelope_is_unprocessable(gateway: EdgeUnderTest) -> None:
+    """A view of one tenant is never written through another's subject.
+
+    Requirements: M3
+    """
+    start, instance, row = await accepted(gateway, "foreign-envelope")
+    now = real_now()
+    event = CaseChanged(instance=instance, operations=(row,))
+    foreign = Message(
+        id="m",
+        type="CaseChanged",
+        subject="s",
+        tenant="globex",
+        source="o",
+        time=now,
+        data=event.model_dump_json().encode(),
+    )
+    async with gateway.gateway.store.transaction() as tx:
+        with pytest.raises(Unprocessable, match="another tenant"):
+            await ViewHandler().handle(tx, Moment(now, now), [foreign])
+    assert start.tenant == "acme"

@@ -22,6 +22,7 @@ from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway import tables as gateway_tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
+from trueup_gateway.core.projection import FreedKey
 from trueup_gateway.core.records import (
     CaseView,
     CommandView,
@@ -190,10 +191,10 @@ class GatewayMemory(MemoryTransaction):
         await self.upsert("element_view", elements)
         await self.upsert("exception_view", exceptions)
 
-    async def free_identities(self, command_ids: Sequence[str]) -> None:
+    async def free_identities(self, keys: Sequence[FreedKey]) -> None:
         """Let other keys have the identities."""
-        if command_ids:
-            rows = await self.get("edge", "command_id", command_ids)
+        if keys:
+            rows = await self.get("edge", "command_id", [command_id for _, _, command_id in keys])
             await self.update("edge", [row.evolve(identity=None) for row in rows if row.identity is not None])
 
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 EXIT_CODES = "Exit codes: 0 ok, 1 failed, 2 usage."
 WAIT_STEP_SECONDS = 30
+_COMMAND = (
+    '{"idempotency_key": "article:1:v1", "command_type": "wordpress.create_draft", '
+    '"target": {"system": "wordpress", "resource": "post"}, '
+    '"payload": {"title": "A", "content": "<p>B</p>", "slug": "a"}}'
+)
 
 app = typer.Typer(
     name="trueup",
@@ -82,7 +87,9 @@ def up(
         state = plane.start_detached(plan, on_progress=_Progress())
     except PlanError as error:
         raise typer.BadParameter(str(error)) from error
-    print(f"ready: {state.gateway_url} (console {state.console_url}, state {state.state_dir})")
+    print(f"ready: {state.gateway_url} (documentation {state.gateway_url}/docs, state {state.state_dir})")
+    if not sandbox and connections is None and not (Path(state.state_dir) / "connections.yaml").is_file():
+        print("no system is connected, so every command will be refused; see --connections", file=sys.stderr)
 
 
 class _Progress:
@@ -118,7 +125,7 @@ def status(
         print(json.dumps(state.public(), indent=2))
         return
     print(f"gateway   {state.gateway_url}")
-    print(f"console   {state.console_url}")
+    print(f"docs      {state.gateway_url}/docs")
     if state.sandbox_url:
         print(f"sandbox   {state.sandbox_url}")
     print(f"state     {state.state_dir}")
@@ -168,7 +175,7 @@ def capability(
     if decision["outcome"] != "approved":
         risk, policies = decision.get("risk") or {}, ", ".join(decision.get("determining_policies") or [])
         why = f"risk {risk.get('level')} {risk.get('score')}, policies {policies or 'none'}"
-        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why})")
+        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why}); its trace: GET /v1/decisions/<id>")
     print(client.capability(decision["decision_id"], max_uses, ttl_seconds)["capability"])
 
 
@@ -201,9 +208,11 @@ def _read_command(file: str) -> dict[str, Any]:
     try:
         content = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from error
+        raise typer.BadParameter(f"{file}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(content, dict) or not content.get("idempotency_key"):
-        raise typer.BadParameter(f"{file}: a JSON object with idempotency_key is needed")
+        # Outside of the usual frame, so that the example can be copied.
+        print(f"trueup: {file}: a JSON object with idempotency_key is needed, such as\n{_COMMAND}", file=sys.stderr)
+        raise typer.Exit(2)
     return content
 
 
@@ -276,7 +285,7 @@ def migrate(state_dir: StateDir = DEFAULT_FOLDER) -> None:
 
 @app.command(epilog=_example("trueup settings"))
 def settings() -> None:
-    """List all TRUEUP_* settings with their defaults; secrets also take a _FILE twin."""
+    """List all TRUEUP_* settings of a service with their defaults; secrets also take a _FILE twin."""
     from trueup_common.runtime.settings import SECRETS, Settings
 
     for name, field in Settings.model_fields.items():
@@ -317,8 +326,17 @@ def advance(
 
 @app.command(epilog=_example("trueup console"))
 def console(state_dir: StateDir = DEFAULT_FOLDER) -> None:
-    """Print the address of the operator console."""
-    print(StateFolder(state_dir.resolve()).running_state().console_url)
+    """Print the address of the operator console, if this gateway has one."""
+    from trueup_devkit.gateway_client import GatewayClient, GatewayError
+
+    state = StateFolder(state_dir.resolve()).running_state()
+    try:
+        GatewayClient(state.gateway_url).get("/console")
+    except GatewayError as error:
+        if not str(error).startswith("404"):
+            raise
+        _fail(f"this version has no console yet; the HTTP documentation is at {state.gateway_url}/docs")
+    print(state.console_url)
 
 
 def _client(gateway: str | None, state_dir: Path) -> GatewayClient:

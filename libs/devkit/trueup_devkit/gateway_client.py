@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from trueup_common.contracts.problems import PROBLEMS
 from trueup_devkit.told import ToldError
 
 TERMINAL_STATES = frozenset({"SUCCESS", "FAILED", "CONFLICT", "DEAD_LETTERED", "NEEDS_REVIEW", "CANCELLED", "RESOLVED"})
@@ -34,7 +35,7 @@ class GatewayClient:
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise GatewayError(f"not an http address: {url}")
+            raise GatewayError(f"not an http address: {url} (an example: http://127.0.0.1:8080)")
         self.url = url.rstrip("/")
         self.token = token
         self._secure = parts.scheme == "https"
@@ -67,7 +68,9 @@ class GatewayClient:
             response = connection.getresponse()
             raw = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise GatewayError(f"no answer from {self.url}: {error or type(error).__name__}") from error
+            raise GatewayError(
+                f"no answer from {self.url}: {error or type(error).__name__}; see what runs with: trueup status"
+            ) from error
         finally:
             connection.close()
         answered = {name.lower(): value for name, value in response.getheaders()}
@@ -133,18 +136,20 @@ class GatewayClient:
 
 
 def in_words(answer: Answer) -> str:
-    """One line for a problem document."""
+    """A problem document for a person: what was refused, every place that does not fit, and what to do next."""
     problem = answer.body if isinstance(answer.body, dict) else {}
-    text = f"{answer.status} {problem.get('title') or 'refused'}"
+    title, detail = str(problem.get("title") or "refused"), str(problem.get("detail") or "")
+    text = f"{answer.status} {title}"
     if problem.get("check"):
         text += f" (check: {problem['check']})"
-    if problem.get("detail"):
-        text += f": {problem['detail']}"
-    for error in problem.get("errors") or []:
-        text += f"\n  {error.get('pointer')}: {error.get('detail')}"
+    if detail and detail.rstrip(".") != title:
+        text += f": {detail}"
     if answer.headers.get("retry-after"):
         text += f" (repeat after {answer.headers['retry-after']} s)"
-    return text
+    for error in problem.get("errors") or []:
+        text += f"\n  {error.get('pointer')}: {error.get('detail')}"
+    known = PROBLEMS.get(str(problem.get("type") or "").rpartition("/")[2])
+    return f"{text}\n  {known.advice}" if known else text
 
 
 def _parse(raw: bytes) -> Any:

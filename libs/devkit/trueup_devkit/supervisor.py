@@ -35,6 +35,9 @@ STEADY_SECONDS = 20.0
 START_TIMEOUT_SECONDS = 90.0
 EARLY_EXITS_MAX = 4
 DRAIN_TIMEOUT_SECONDS = 20.0
+BOOTSTRAP_AFTER_SECONDS = 5.0  # a service that ran and has been unready for so long may miss streams or consumers
+BOOTSTRAP_PAUSE_SECONDS = 15.0
+BOOTSTRAP_PAUSE_SECONDS_MAX = 240.0
 _STARTING_TICK_SECONDS = 0.05
 _IDLE_TICK_SECONDS = 5.0
 
@@ -61,6 +64,8 @@ class Unit:
     due: float = 0.0
     ready: bool = False
     was_ready: bool = False
+    asked_at: float = 0.0
+    unready_since: float | None = None
 
 
 class Supervisor:
@@ -84,6 +89,9 @@ class Supervisor:
         self.nats: NatsServer | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._written: PlaneState | None = None
+        self._bootstrapping: Child | None = None
+        self._bootstrap_due = 0.0
+        self._bootstrap_pause_seconds = BOOTSTRAP_PAUSE_SECONDS
 
     def run(self) -> int:
         """Start everything, keep it running, drain; the exit code of the process."""
@@ -181,16 +189,19 @@ class Supervisor:
 
     def _bootstrap(self) -> None:
         """Roles, schemas, migrations, streams, buckets, catalog: by a process with admin rights that ends."""
-        environment = planning.bootstrap_environment(self.plan, self._addresses(), self.caller)
-        log = self.folder.log("bootstrap")
-        log.unlink(missing_ok=True)
-        child = spawn("bootstrap", Command(planning.bootstrap_arguments(self.plan), environment), log)
+        child, log = self._spawn_bootstrap(), self.folder.log("bootstrap")
         if not self._until(lambda: child.exit_code() is not None, START_TIMEOUT_SECONDS):
             child.stop(1)
             raise StartError(f"bootstrap did not end within {START_TIMEOUT_SECONDS:g} s:\n{tail(log)}")
         if child.exit_code() != 0:
             raise StartError(f"bootstrap ended with exit code {child.exit_code()}:\n{tail(log)}")
         self._say("bootstrap done")
+
+    def _spawn_bootstrap(self) -> Child:
+        environment = planning.bootstrap_environment(self.plan, self._addresses(), self.caller)
+        log = self.folder.log("bootstrap")
+        log.unlink(missing_ok=True)
+        return spawn("bootstrap", Command(planning.bootstrap_arguments(self.plan), environment), log)
 
     def _start_services(self) -> None:
         for process in planning.service_processes(self.plan, self._addresses(), self.caller):
@@ -254,9 +265,13 @@ class Supervisor:
                     unit.restarts += 1
                     self._launch(unit)
                 pause = min(pause, max(unit.due - now, _STARTING_TICK_SECONDS))
+            if unit.child is not None and unit.ready:
+                self._ask_again(unit)
             if unit.child is not None and not unit.ready:
                 self._note_readiness(unit)
                 pause = min(pause, _STARTING_TICK_SECONDS)
+        if self.phase == "ready":
+            self._bootstrap_again()
         self._write_state()
         return pause
 
@@ -266,12 +281,44 @@ class Supervisor:
             unit.backoff_seconds = BACKOFF_SECONDS
         if not unit.was_ready:
             unit.early_exits += 1
+        elif unit.unready_since is None:
+            unit.unready_since = time.monotonic()
         self._postpone(unit)
 
     def _note_readiness(self, unit: Unit) -> None:
         if unit.child is not None and is_ready(self._process_state(unit)):
             unit.ready = unit.was_ready = True
+            unit.unready_since, unit.asked_at = None, time.monotonic()
             self._say(f"{unit.name} ready")
+
+    def _ask_again(self, unit: Unit) -> None:
+        """What was ready may not be any more."""
+        now = time.monotonic()
+        if now - unit.asked_at < _IDLE_TICK_SECONDS:
+            return
+        unit.asked_at = now
+        if not is_ready(self._process_state(unit)):
+            unit.ready, unit.unready_since = False, now
+            self._say(f"{unit.name} is not ready any more")
+
+    def _bootstrap_again(self) -> None:
+        """Services may not create streams and consumers: where they stay unready, what vanished is made again."""
+        now, ran = time.monotonic(), self._bootstrapping
+        if ran is not None:
+            if ran.exit_code() is not None:
+                self._say(f"bootstrap ended with exit code {ran.exit_code()}")
+                self._bootstrapping = None
+            return
+        services = [unit for unit in self.units if unit.stage in {STAGE_GATEWAY, STAGE_SERVICES}]
+        stores_ready = all(unit.ready for unit in self.units if unit not in services)
+        waiting = [unit.unready_since for unit in services if unit.unready_since is not None and unit.child is not None]
+        if not waiting:
+            self._bootstrap_pause_seconds = BOOTSTRAP_PAUSE_SECONDS
+        elif stores_ready and now - min(waiting) > BOOTSTRAP_AFTER_SECONDS and now >= self._bootstrap_due:
+            self._say("services stay unready; running the bootstrap again")
+            self._bootstrap_due = now + self._bootstrap_pause_seconds
+            self._bootstrap_pause_seconds = min(self._bootstrap_pause_seconds * 2, BOOTSTRAP_PAUSE_SECONDS_MAX)
+            self._bootstrapping = self._spawn_bootstrap()
 
     def _wait_for_units(self, timeout_seconds: float) -> None:
         def all_ready() -> bool:

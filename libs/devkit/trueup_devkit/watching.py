@@ -111,6 +111,7 @@ def picture(watched: Watched) -> Any:
         names = ("attempt_id", "fence", "state", "external_status", "error_code")
         attempts.add_row(*(str(attempt.get(name) or "") for name in names))
     vector = Table("element", "desired", "recorded", "observed", "phase", title="state", title_justify="left")
+    vector.columns[0].no_wrap = True
     for element in watched.case.get("vector") or []:
         names = ("element", "desired", "recorded", "observed", "phase")
         vector.add_row(*(_short(element.get(name)) for name in names))

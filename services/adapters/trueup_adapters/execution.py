@@ -87,7 +87,8 @@ class FinishedQueue:
         if not self._waiting:
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), FETCH_WAIT_SECONDS)
+                async with asyncio.timeout(FETCH_WAIT_SECONDS):
+                    await self._arrived.wait()
         return self.take(limit)
 
     def take(self, limit: int) -> list[FinishedDelivery]:
@@ -188,7 +189,8 @@ class Execution:
         if len(self._tasks) >= JOBS_MAX:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), FETCH_WAIT_SECONDS)
+                async with asyncio.timeout(FETCH_WAIT_SECONDS):
+                    await self._freed.wait()
         return max(0, min(limit, JOBS_MAX - len(self._tasks)))
 
     async def _run(self, job: Job) -> None:

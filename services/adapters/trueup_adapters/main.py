@@ -10,7 +10,7 @@ from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.connections import ConnectionsUnusable, read_connections
 from trueup_adapters.execution import Execution, FinishedQueue, open_lines
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
-from trueup_adapters.store import SqlAdaptersTransaction, sql_store
+from trueup_adapters.store import ANY_OVERDUE, SqlAdaptersTransaction, sql_store
 from trueup_common.contracts.adapter import ENTRY_POINT_GROUP, Adapter, Connection
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.topology import beat_subject, task_consumer
@@ -141,6 +141,7 @@ def _scan_loop(
         publisher=context.publisher,
         crash=context.crash,
         interval_seconds=SCAN_INTERVAL_SECONDS,
+        due=context.database.asks(ANY_OVERDUE),
     )
 
 
@@ -150,7 +151,8 @@ async def _beat(context: Context, execution: Execution, adapters: Mapping[str, A
         for beat in execution.beats(adapters):
             await context.bus.send(beat_subject(beat.system), beat.model_dump_json().encode())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(context.stop.wait(), BEAT_SECONDS)
+            async with asyncio.timeout(BEAT_SECONDS):
+                await context.stop.wait()
 
 
 async def _drain(context: Context, execution: Execution, outcomes: Sequence[Loop[SqlAdaptersTransaction]]) -> None:

@@ -10,7 +10,7 @@ from trueup_adapters.tables import ATTEMPT, EFFECT
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
-from trueup_common.runtime.ports import Transaction, VersionConflict
+from trueup_common.runtime.ports import Transaction
 from trueup_common.runtime.rows import Rows
 
 
@@ -55,6 +55,9 @@ _EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_ve
 _ATTEMPTS: Final = Rows(ATTEMPT, AttemptRow, key=("attempt_id", "status"))
 
 
+ANY_OVERDUE: Final = (
+    "SELECT EXISTS (SELECT 1 FROM effect WHERE status = 'SENT' AND look_at <= (SELECT clock_timestamp()))"
+)
 ATTEMPTS: Final = Tally("trueup_adapter_attempts", "Attempts by what they came to", ("system", "outcome"))
 
 
@@ -79,11 +82,12 @@ class SqlAdaptersTransaction(SqlTransaction):
 
     async def save(self, changes: Changes) -> None:
         """Save in a fixed order of tables, so that two batches cannot deadlock."""
-        inserted = await _EFFECTS.insert_new(self.connection, changes.new)
-        if len(inserted) != len(changes.new):
-            raise VersionConflict("effect: another replica inserted first")
-        await _EFFECTS.update(self.connection, changes.moved)
-        await _ATTEMPTS.insert_new(self.connection, changes.attempts)
+        self.later(
+            _EFFECTS.inserting(changes.new),
+            _EFFECTS.updating(changes.moved),
+            _ATTEMPTS.inserting(changes.attempts, absent_only=True),
+        )
+        await self.flush()  # whoever saves here reloads what was moved, so it must hear of it at once
         for system, outcome in changes.outcomes:
             self.count(ATTEMPTS, system, outcome)
 

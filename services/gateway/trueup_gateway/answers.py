@@ -17,7 +17,7 @@ from trueup_gateway.store import GatewayReads
 
 log = logging.getLogger("trueup.gateway.answers")
 
-POLL_SECONDS: Final = 0.4
+POLL_SECONDS: Final = 0.8
 POLL_COMMANDS_MAX: Final = 500
 WAITS_MAX: Final = 4000
 TOLD_MAX: Final = 4000
@@ -30,6 +30,7 @@ class AnswerBoard:
     def __init__(self, reads: GatewayReads) -> None:
         self._reads = reads
         self._waits: dict[str, list[asyncio.Future[dict[str, Any]]]] = {}
+        self._seen: set[str] = set()
         self._told: dict[str, dict[str, Any]] = {}
 
     def expect(self, command_id: str) -> "asyncio.Future[dict[str, Any]] | None":
@@ -81,12 +82,19 @@ class AnswerBoard:
             if not future.done():
                 future.set_result(row)
 
+    def _patient(self) -> list[str]:
+        """Commands that are waited for since the last look at least: nearly all others a nudge ends at once."""
+        waited = [command_id for command_id in self._waits if command_id in self._seen]
+        self._seen = set(self._waits)
+        return waited[:POLL_COMMANDS_MAX]
+
     async def poll(self, stop: asyncio.Event) -> None:
         """Look into the read model for everything that is waited for, until `stop`."""
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), POLL_SECONDS)
-            waited = list(self._waits)[:POLL_COMMANDS_MAX]
+                async with asyncio.timeout(POLL_SECONDS):
+                    await stop.wait()
+            waited = self._patient()
             if not waited:
                 continue
             try:

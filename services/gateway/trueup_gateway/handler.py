@@ -9,6 +9,7 @@ from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import CaseChanged, ElementChanged, ExceptionChanged, GrantRefused, GrantRequest
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import ForwardContract
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.grants import GrantKeys
@@ -150,16 +151,17 @@ _VIEWS: Final[dict[str, type[CaseChanged] | type[ElementChanged] | type[Exceptio
 }
 
 
-def _view(message: Message) -> CaseChanged | ElementChanged | ExceptionChanged:
+def _view(message: Message) -> CaseChanged | ElementChanged | ExceptionChanged | None:
+    """The change that a message tells, None for what a newer version may tell. Raises Unprocessable."""
     model = _VIEWS.get(message.type)
     if model is None:
-        raise Unprocessable(f"unexpected message type {message.type}")
+        return None
     try:
         body = model.model_validate_json(message.data)
     except ValidationError as error:
         raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
-    rows = (body.instance, *body.operations) if isinstance(body, CaseChanged) else (body,)
-    if any(row.tenant != message.tenant for row in rows):
+    rows: tuple[ForwardContract, ...] = (body.instance, *body.operations) if isinstance(body, CaseChanged) else (body,)
+    if any(getattr(row, "tenant", None) != message.tenant for row in rows):
         raise Unprocessable(f"{message.type} speaks for another tenant than its envelope")
     return body
 
@@ -180,7 +182,7 @@ class ViewHandler:
                 cases.append(body)
             elif isinstance(body, ElementChanged):
                 elements.append(body)
-            else:
+            elif body is not None:
                 exceptions.append(body)
         await tx.save_views(
             commands=projection.command_views(cases),

@@ -19,7 +19,7 @@ from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
-from trueup_common.runtime.rows import Rows
+from trueup_common.runtime.rows import Rows, Write
 from trueup_gateway import tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import DEFINITION, DEFINITION_SHA256, NewCase
@@ -118,7 +118,8 @@ SELECT workflow_id, tenant, subject, definition, object_type, object_id, status,
   created_at, closed_at, instance, obligations
 FROM gateway.case_view
 UNION ALL
-SELECT workflow_id, tenant, subject, '{DEFINITION}', system, resource, 'RUNNING', 0, NULL, deadline_at, created_at, NULL,
+SELECT workflow_id, tenant, subject, '{DEFINITION}', system, resource, 'RUNNING', 0, NULL, deadline_at,
+  created_at, NULL,
   jsonb_build_object('workflow_id', workflow_id, 'saga_id', "row"->'saga_id', 'tenant', tenant, 'subject', subject,
     'definition', '{DEFINITION}', 'sha256', '{DEFINITION_SHA256}', 'status', 'RUNNING', 'state_version', 0,
     'object_type', system, 'object_id', resource, 'mandate', '{{}}'::jsonb, 'created_at', "row"->'created_at',
@@ -127,6 +128,7 @@ SELECT workflow_id, tenant, subject, '{DEFINITION}', system, resource, 'RUNNING'
 FROM gateway.received)"""
 """All cases, in the same way."""
 
+_SEEN: Final = "DELETE FROM gateway.received WHERE command_id IN (SELECT json_array_elements_text($1::text::json))"
 _ENTRIES: Final = """
 SELECT 'revoked_' || kind AS kind, id, epoch, NULL::jsonb AS scope, NULL::text AS policy_sha256, expires_at
 FROM gateway.revocation WHERE expires_at > trueup.now()
@@ -347,15 +349,15 @@ class GatewayTransaction(SqlTransaction):
         exceptions: Sequence[ExceptionView] = (),
     ) -> None:
         """Project; a row that is newer already stays."""
-        await COMMANDS.upsert(self.connection, commands)
-        if commands:
-            await self.connection.execute(
-                "DELETE FROM gateway.received WHERE command_id = ANY($1)", [view.command_id for view in commands]
-            )
-        await CASES.upsert(self.connection, cases)
-        await HISTORY.insert_new(self.connection, history)
-        await ELEMENTS.upsert(self.connection, elements)
-        await EXCEPTIONS.upsert(self.connection, exceptions)
+        self.later(
+            COMMANDS.upserting(commands),
+            _seen(commands),
+            CASES.upserting(cases),
+            HISTORY.inserting(history, absent_only=True),
+            ELEMENTS.upserting(elements),
+            EXCEPTIONS.upserting(exceptions),
+        )
+        await self.flush()
 
     async def free_identities(self, keys: Sequence[FreedKey]) -> None:
         """Let other keys have the business identities of these commands."""
@@ -363,11 +365,18 @@ class GatewayTransaction(SqlTransaction):
             await self.connection.execute(
                 "UPDATE gateway.edge AS e SET identity = NULL "
                 "FROM unnest($1::text[], $2::text[], $3::text[]) AS f(tenant, key, command_id) "
-                "WHERE e.tenant = f.tenant AND e.key = f.key AND e.command_id = f.command_id AND e.identity IS NOT NULL",
+                "WHERE e.tenant = f.tenant AND e.key = f.key AND e.command_id = f.command_id "
+                "AND e.identity IS NOT NULL",
                 [tenant for tenant, _, _ in keys],
                 [key for _, key, _ in keys],
                 [command_id for _, _, command_id in keys],
             )
+
+
+def _seen(commands: Sequence[CommandView]) -> Write | None:
+    """Others know these commands by now: what was shown until then goes."""
+    names = json_bytes([view.command_id for view in commands]).decode()
+    return Write(_SEEN, (names,), None, "received") if commands else None
 
 
 def _document(rows: Sequence[Any]) -> str:
@@ -484,7 +493,8 @@ class GatewayReads:
         """A page of cases, newest first."""
         async with self._connection() as connection:
             rows = await connection.fetch(
-                f"SELECT * FROM {_CASES} AS c WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
+                f"SELECT * FROM {_CASES} AS c WHERE tenant = $1 "
+                "AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
                 "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL OR object_id = $5) "
                 "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL OR (status = ANY($11::text[]) "
                 "AND $7 = (deadline_at < trueup.now()))) "

@@ -42,9 +42,7 @@ EDGE = contract_table(
     "edge",
     METADATA,
     key=("tenant", "key"),
-    indexes=(
-        Index("edge_identity", "tenant", "identity", unique=True, postgresql_where=text("identity IS NOT NULL")),
-    ),
+    indexes=(Index("edge_identity", "tenant", "identity", unique=True, postgresql_where=text("identity IS NOT NULL")),),
 )
 CALL = contract_table(CallRow, "call", METADATA, key=("tenant", "key"))
 

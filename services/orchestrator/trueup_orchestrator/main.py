@@ -14,7 +14,7 @@ from trueup_common.runtime.timers import DueLoop
 from trueup_orchestrator.core.case import Terms
 from trueup_orchestrator.desk import Desk
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
-from trueup_orchestrator.store import SqlOrchestratorTransaction
+from trueup_orchestrator.store import ANY_DUE, ANY_READY, SqlOrchestratorTransaction
 from trueup_orchestrator.windows import Windows
 
 log = logging.getLogger("trueup.orchestrator")
@@ -48,7 +48,9 @@ async def build(context: Context) -> Parts:
             schedule=context.schedule,
         )
 
-    def due(name: str, tick: str, interval_seconds: float) -> DueLoop[SqlOrchestratorTransaction]:
+    def due(
+        name: str, tick: str, interval_seconds: float, question: str | None = None
+    ) -> DueLoop[SqlOrchestratorTransaction]:
         return DueLoop(
             name=name,
             store=store,
@@ -56,6 +58,7 @@ async def build(context: Context) -> Parts:
             publisher=context.publisher,
             crash=context.crash,
             interval_seconds=interval_seconds,
+            due=context.database.asks(question) if question else None,
         )
 
     renewals = due("orchestrator-beats", "beats", 3600)
@@ -77,8 +80,8 @@ async def build(context: Context) -> Parts:
             loop("orchestrator-events", EventHandler(desk)),
         ],
         timers=[
-            due("orchestrator-due", "due", DUE_INTERVAL_SECONDS),
-            due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS),
+            due("orchestrator-due", "due", DUE_INTERVAL_SECONDS, ANY_DUE),
+            due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS, ANY_READY),
             renewals,
         ],
     )

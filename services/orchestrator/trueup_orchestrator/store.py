@@ -9,7 +9,7 @@ from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRo
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
-from trueup_common.runtime.ports import Transaction, VersionConflict
+from trueup_common.runtime.ports import Transaction
 from trueup_common.runtime.rows import Rows
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
@@ -75,7 +75,10 @@ class OrchestratorTransaction(Transaction, Protocol):
         ...
 
     async def save(self, decisions: Sequence[Decision]) -> None:
-        """Store decisions. Raises VersionConflict where a row moved first or a key was taken meanwhile."""
+        """Store decisions, at the latest with the commit.
+
+        Where a row moved first or a key was taken meanwhile, the transaction ends with VersionConflict.
+        """
         ...
 
 
@@ -151,6 +154,14 @@ _OVERDUE: Final = (
     "FOR UPDATE SKIP LOCKED"
 )
 
+
+ANY_DUE: Final = """
+SELECT EXISTS (SELECT 1 FROM operation WHERE wake_at <= (SELECT trueup.now()))
+  OR EXISTS (SELECT 1 FROM operation WHERE lease_expires_at <= (SELECT clock_timestamp()))
+  OR EXISTS (
+    SELECT 1 FROM instance WHERE status = 'VERIFYING' AND closed_at IS NULL AND deadline_at <= (SELECT trueup.now()))
+"""
+ANY_READY: Final = f"SELECT EXISTS (SELECT 1 FROM operation WHERE {READY})"
 
 OPERATIONS: Final = Tally("trueup_operations", "Operations by the end that they came to", ("system", "state"))
 
@@ -229,24 +240,22 @@ class SqlOrchestratorTransaction(SqlTransaction):
         return await _INSTANCES.select(self.connection, _OVERDUE, business, limit)
 
     async def save(self, decisions: Sequence[Decision]) -> None:
-        """Store decisions. Raises VersionConflict where a row moved first or a key was taken meanwhile."""
+        """Store decisions, at the latest with the commit.
+
+        Where a row moved first or a key was taken meanwhile, the transaction ends with VersionConflict.
+        """
         created = [decision.case for decision in decisions if decision.created]
         old = [decision for decision in decisions if not decision.created]
-        if created:
-            inserted = await _OPERATIONS.insert_new(self.connection, [case.operation for case in created])
-            if len(inserted) != len(created):
-                raise VersionConflict("operation: a key or business identity was taken first")
-            await _INSTANCES.insert(self.connection, [case.instance for case in created])
-        await _OPERATIONS.update(
-            self.connection, [decision.case.operation for decision in old if decision.operation_changed]
+        self.later(
+            _OPERATIONS.inserting([case.operation for case in created]),
+            _INSTANCES.inserting([case.instance for case in created]),
+            _OPERATIONS.updating([decision.case.operation for decision in old if decision.operation_changed]),
+            _INSTANCES.updating([decision.case.instance for decision in old if decision.instance_changed]),
+            _HISTORY.inserting([event for decision in decisions for event in decision.events], conflict=False),
+            _OBLIGATIONS.inserting([row for decision in decisions for row in decision.opened], conflict=False),
+            _OBLIGATIONS.updating([row for decision in decisions for row in decision.changed]),
         )
-        await _INSTANCES.update(
-            self.connection, [decision.case.instance for decision in old if decision.instance_changed]
-        )
-        await _HISTORY.insert(self.connection, [event for decision in decisions for event in decision.events])
-        await _OBLIGATIONS.insert(self.connection, [row for decision in decisions for row in decision.opened])
         self._count(decisions)
-        await _OBLIGATIONS.update(self.connection, [row for decision in decisions for row in decision.changed])
 
     def _count(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:

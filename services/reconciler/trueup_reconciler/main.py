@@ -9,7 +9,7 @@ from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.timers import DueLoop
 from trueup_reconciler.core.drift import Care
 from trueup_reconciler.handler import EventsHandler, Ticks
-from trueup_reconciler.store import SqlReconcilerTransaction, sql_store
+from trueup_reconciler.store import ANY_SETTLEMENT, ANY_VISIT, SqlReconcilerTransaction, sql_store
 
 SETTLE_INTERVAL_SECONDS: Final = 0.25
 VISIT_INTERVAL_SECONDS: Final = 0.5
@@ -37,6 +37,7 @@ async def build(context: Context) -> Parts:
         publisher=context.publisher,
         crash=context.crash,
         interval_seconds=SETTLE_INTERVAL_SECONDS,
+        due=context.database.asks(ANY_SETTLEMENT),
     )
     visits: DueLoop[SqlReconcilerTransaction] = DueLoop(
         name="reconciler-visits",
@@ -45,6 +46,7 @@ async def build(context: Context) -> Parts:
         publisher=context.publisher,
         crash=context.crash,
         interval_seconds=VISIT_INTERVAL_SECONDS,
+        due=context.database.asks(ANY_VISIT),
     )
     return Parts(loops=[loop], timers=[settlements, visits])
 

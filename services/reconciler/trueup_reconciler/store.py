@@ -81,6 +81,8 @@ _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), ve
 _PACES: Final = Rows(PACE, PaceRow, key=("pace_key",), version="state_version")
 
 
+ANY_SETTLEMENT: Final = "SELECT EXISTS (SELECT 1 FROM settlement WHERE next_at <= (SELECT trueup.now()))"
+ANY_VISIT: Final = "SELECT EXISTS (SELECT 1 FROM element WHERE next_visit_at <= (SELECT trueup.now()))"
 SETTLEMENTS: Final = Tally("trueup_settlements", "Unknown outcomes settled, by verdict", ("system", "verdict"))
 PHASES: Final = Tally("trueup_element_phases", "Elements that came into a phase", ("system", "phase"))
 

@@ -9,7 +9,7 @@ from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.timers import DueLoop
 from trueup_repair_planner.core.lifecycle import Duty
 from trueup_repair_planner.handler import EventsHandler, Ticks
-from trueup_repair_planner.store import SqlPlannerTransaction, sql_store
+from trueup_repair_planner.store import ANY_OVERDUE, SqlPlannerTransaction, sql_store
 
 DEADLINE_INTERVAL_SECONDS: Final = 1.0
 
@@ -39,6 +39,7 @@ async def build(context: Context) -> Parts:
         publisher=context.publisher,
         crash=context.crash,
         interval_seconds=DEADLINE_INTERVAL_SECONDS,
+        due=context.database.asks(ANY_OVERDUE),
     )
     return Parts(loops=[loop], timers=[deadlines])
 

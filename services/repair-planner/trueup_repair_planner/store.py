@@ -32,6 +32,9 @@ class PlannerTransaction(Transaction, Protocol):
 _EXCEPTIONS: Final = Rows(EXCEPTION, ExceptionRow, key=("exception_id",), version="version")
 
 
+ANY_OVERDUE: Final = (
+    "SELECT EXISTS (SELECT 1 FROM exception WHERE status = 'open' AND deadline_at <= (SELECT trueup.now()))"
+)
 OPENED: Final = Tally("trueup_exceptions_opened", "Exceptions opened by kind", ("kind",))
 
 

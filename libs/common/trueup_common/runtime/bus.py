@@ -115,7 +115,8 @@ class Bus:
     async def close(self) -> None:
         """Drain and close, within a bound."""
         with contextlib.suppress(*BUS_AWAY):
-            await asyncio.wait_for(self.client.drain(), 3)
+            async with asyncio.timeout(3):
+                await self.client.drain()
         with contextlib.suppress(nats.errors.Error, OSError):
             await self.client.close()
 
@@ -228,7 +229,8 @@ class ConsumerSource:
         last = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._repull.wait(), SILENCE_SECONDS)
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    await self._repull.wait()
             silent = loop.time() - self._heard_at > SILENCE_SECONDS
             if not self._repull.is_set() and not silent:
                 continue
@@ -248,7 +250,8 @@ class ConsumerSource:
     async def fetch(self, limit: int) -> Sequence[BusDelivery]:
         """The next batch; empty after a bounded wait. A stand-in represents a message without its headers."""
         try:
-            first = await asyncio.wait_for(self._queue.get(), FETCH_WAIT_SECONDS)
+            async with asyncio.timeout(FETCH_WAIT_SECONDS):
+                first = await self._queue.get()
         except TimeoutError:
             return []
         raws = [first]
@@ -322,7 +325,8 @@ class BusPublisher:
         future = await self._start(message)
         if future is not None:
             with contextlib.suppress(*BUS_AWAY):
-                await asyncio.wait_for(future, CONFIRM_TIMEOUT_SECONDS)
+                async with asyncio.timeout(CONFIRM_TIMEOUT_SECONDS):
+                    await future
 
     async def _start(self, message: Message) -> "asyncio.Future[bytes] | None":
         """Hand one message to the client, without waiting: a batch leaves in one write.

@@ -43,6 +43,11 @@ class Catalog:
         """The watch, for readiness."""
         return self._watch
 
+    @property
+    def is_loaded(self) -> bool:
+        """False while the content is still on its way: until then, what is not found is not known to be absent."""
+        return self._watch is None or self._watch.loaded.is_set()
+
     def _changed(self, key: str, value: bytes | None) -> None:
         kind, _, rest = key.partition("/")
         if kind == "type" and value is not None:

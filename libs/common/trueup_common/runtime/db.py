@@ -1,7 +1,7 @@
 """The database port: one pool per process, its service's own schema, and one meaning for every passing failure."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -91,6 +91,15 @@ class Database:
         except PASSING as error:
             raise StoreBusy(_reason(error)) from error
 
+    def asks(self, statement: str) -> Callable[[], Awaitable[bool]]:
+        """A question of one statement, asked outside a transaction. It raises StoreBusy."""
+
+        async def ask() -> bool:
+            async with self.connection() as connection:
+                return bool(await connection.fetchval(statement))
+
+        return ask
+
     async def close(self) -> None:
         """Close the pool, waiting for running transactions for a bounded time."""
         await self.pool.close()
@@ -108,6 +117,10 @@ def _reason(error: BaseException) -> str:
 
 class Committing(Protocol):
     """What a service's transaction must be able to hear."""
+
+    async def flush(self) -> None:
+        """The transaction ends: write what was put off."""
+        ...
 
     def committed(self) -> None:
         """The commit succeeded."""
@@ -134,6 +147,7 @@ class SqlStore(Generic[T]):
             async with self.database.pool.acquire() as connection, connection.transaction():
                 tx = self._transaction_of(connection)
                 yield tx
+                await tx.flush()
         except PASSING as error:
             raise StoreBusy(_reason(error)) from error
         tx.committed()

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 
 from trueup_common.runtime.bus import BUS_AWAY, Bus
 from trueup_common.runtime.clock import monotonic
+from trueup_common.runtime.redact import told
 
 log = logging.getLogger("trueup.kv")
 
 RETRY_PAUSE_SECONDS = 1.0
+STOP_PAUSE_SECONDS = 0.2
 
 
 class BucketWatch:
@@ -24,25 +26,25 @@ class BucketWatch:
         self._known: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self.heard_at = 0.0
+        self._stopping = False
 
     async def start(self) -> None:
         """Begin to follow; returns at once."""
         self._task = asyncio.create_task(self._follow(), name=f"watch {self.bucket}")
 
     async def stop(self) -> None:
-        """Stop following."""
-        if self._task:
+        """Stop following. The client may swallow a cancellation (its `wait_for` does): it is asked until it ends."""
+        self._stopping = True
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=STOP_PAUSE_SECONDS)
 
     async def _follow(self) -> None:
-        while True:
+        while not self._stopping:
             try:
                 await self._follow_once()
             except BUS_AWAY as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():  # the client made an error of it
+                if self._stopping:  # the client made an error of the cancellation
                     return
                 log.warning("watch lost, following again", extra={"bucket": self.bucket, "error": repr(error)[:200]})
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
@@ -53,7 +55,7 @@ class BucketWatch:
         seen: set[str] = set()
         initial = True
         try:
-            while True:
+            while not self._stopping:
                 try:
                     entry = await watcher.updates(timeout=30)  # type: ignore[no-untyped-call]
                 except TimeoutError:
@@ -62,7 +64,7 @@ class BucketWatch:
                 if entry is None:
                     if initial:  # what vanished while nobody watched
                         for key in self._known - seen:
-                            self._changed(key, None)
+                            self._tell(key, None)
                         self._known = seen
                         initial = False
                         self.loaded.set()
@@ -74,10 +76,16 @@ class BucketWatch:
                 else:
                     self._known.add(entry.key)
                     seen.add(entry.key)
-                self._changed(entry.key, None if gone else entry.value)
+                self._tell(entry.key, None if gone else entry.value)
         finally:
             with contextlib.suppress(*BUS_AWAY):
                 await watcher.stop()  # type: ignore[no-untyped-call]
+
+    def _tell(self, key: str, value: bytes | None) -> None:
+        try:
+            self._changed(key, value)
+        except ValueError as error:  # one unreadable entry must not end the watch: all later ones would be missed
+            log.error("unreadable entry ignored", extra={"bucket": self.bucket, "key": key, "error": told(error)})
 
 
 async def write_bucket(bus: Bus, bucket: str, changes: Mapping[str, bytes | None]) -> bool:

@@ -12,6 +12,7 @@ from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.rows import Write, write
 
 log = logging.getLogger("trueup.mail")
 
@@ -24,13 +25,11 @@ SELECT trueup.now() AS business, clock_timestamp() AS real, array(SELECT message
 """
 _NOW: Final = "SELECT trueup.now() AS business, clock_timestamp() AS real"
 _POST: Final = """
-WITH posted AS (
-  INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
-  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
-                       $8::text[], $9::text[], $10::bytea[])
-  RETURNING message_id, id)
-INSERT INTO outbox_unsent (id, message_id) SELECT id, message_id FROM posted
+INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
+                     $8::text[], $9::text[], $10::bytea[])
 """
+_UNSENT_TOO: Final = "INSERT INTO outbox_unsent (id, message_id) SELECT id, message_id FROM written"
 _QUARANTINE: Final = """
 INSERT INTO quarantine (quarantine_id, consumer, message_id, subject, type, tenant, headers, data, reason)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING
@@ -54,6 +53,16 @@ class SqlTransaction:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._counted: list[tuple[Tally, tuple[str, ...]]] = []
+        self._writes: list[Write] = []
+
+    def later(self, *writes: Write | None) -> None:
+        """Write with the outbox or at the end, all of it in one round trip. Who reads in between, flushes first."""
+        self._writes += [item for item in writes if item is not None]
+
+    async def flush(self) -> None:
+        """Write what was put off. Raises VersionConflict."""
+        writes, self._writes = self._writes, []
+        await write(self.connection, writes)
 
     def count(self, tally: Tally, *labels: str) -> None:
         """Count something of this transaction, once it is committed."""
@@ -81,8 +90,7 @@ class SqlTransaction:
             if not is_subject(message.subject):
                 raise ValueError(f"{message.type} has a subject that cannot be published to")
         if messages:
-            await self.connection.execute(
-                _POST,
+            columns = (
                 [message.id for message in messages],
                 [message.subject for message in messages],
                 [message.type for message in messages],
@@ -94,6 +102,8 @@ class SqlTransaction:
                 [message.reply_to for message in messages],
                 [message.data for message in messages],
             )
+            self.later(Write(_POST, columns, None, "outbox", returning="message_id, id", then=_UNSENT_TOO))
+        await self.flush()
 
     async def quarantine(self, consumer: str, message: Message, reason: str) -> None:
         """Keep a message with its bytes and reason, and tell the planner, which owns it from here."""

@@ -1,7 +1,10 @@
 """Rows: contracts in and out of tables in bulk. One JSON parameter per batch, never one statement per row."""
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import Table
@@ -10,6 +13,8 @@ from trueup_common.contracts.shape import json_bytes
 from trueup_common.runtime.ports import VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
+
+_PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
 def _document(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
@@ -20,6 +25,55 @@ def _document(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
             for values in (row.__dict__ for row in rows)
         ]
     ).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One part of a statement that writes several tables at once: what to write, and how many rows must come of it.
+
+    `conflict` says that another replica was first where the count differs; without it that is a fault. `then` writes
+    once more, with what `returning` tells of the rows (as `written`).
+    """
+
+    statement: str
+    arguments: tuple[Any, ...]
+    rows: int | None
+    name: str
+    conflict: bool = True
+    returning: str = "1"
+    then: str | None = None
+
+
+class RowsDiffer(Exception):
+    """A write that nobody else can have forestalled did not find or leave the rows that it must."""
+
+
+@lru_cache(maxsize=256)
+def _at_once(parts: tuple[tuple[str, int, str, str | None], ...]) -> str:
+    """One statement of many. The counts are taken in order, and so are the locks."""
+    named: list[str] = []
+    first = 0
+    for number, (statement, arguments, returning, then) in enumerate(parts):
+        moved = _PARAMETER.sub(lambda found, by=first: f"${int(found[1]) + by}", statement)  # type: ignore[misc]
+        named.append(f"w{number} AS ({moved} RETURNING {returning})")
+        if then is not None:
+            named.append(f"t{number} AS ({then.replace('written', f'w{number}')})")
+        first += arguments
+    counts = [f"(SELECT count(*) FROM w{number})" for number in range(len(parts))]
+    return f"WITH {', '.join(named)} SELECT {', '.join(counts)}"
+
+
+async def write(connection: Any, writes: Sequence[Write]) -> None:
+    """Write several tables in one round trip. Raises VersionConflict where another replica was first."""
+    if not writes:
+        return
+    text = _at_once(tuple((item.statement, len(item.arguments), item.returning, item.then) for item in writes))
+    counts = tuple(await connection.fetchrow(text, *[argument for item in writes for argument in item.arguments]))
+    for conflict in (True, False):
+        for item, count in zip(writes, counts, strict=True):
+            if item.conflict is conflict and item.rows is not None and item.rows != count:
+                kind = VersionConflict if conflict else RowsDiffer
+                raise kind(f"{item.name}: {count} of {item.rows} rows were written")
 
 
 class Rows(Generic[M]):
@@ -55,7 +109,8 @@ class Rows(Generic[M]):
         source = f"json_populate_recordset(NULL::{name}, $1::text::json) AS r"
         chosen = ", ".join(f'r."{column}"' for column in columns)
         self._insert = f"INSERT INTO {name} ({listed}) SELECT {chosen} FROM {source} ORDER BY {order}"
-        self._insert_new = f"{self._insert} ON CONFLICT DO NOTHING RETURNING {conflict}"
+        self._insert_absent = f"{self._insert} ON CONFLICT DO NOTHING"
+        self._insert_new = f"{self._insert_absent} RETURNING {conflict}"
         guard = f' AND t."{version}" = r."{version}" - 1' if version else ""
         self._update = f"UPDATE {name} AS t SET {changes} FROM {source} WHERE {same}{guard}"
         newer = f' WHERE t."{version}" < excluded."{version}"' if version else ""
@@ -96,6 +151,24 @@ class Rows(Generic[M]):
         """Insert or replace; with a version column an older row never replaces a newer one. Keys must be distinct."""
         if rows:
             await connection.execute(self._upsert, _document(rows, self._columns))
+
+    def inserting(self, rows: Sequence[M], *, conflict: bool = True, absent_only: bool = False) -> Write | None:
+        """Insert rows together with other writes; with `absent_only`, those that are there stay as they are."""
+        if not rows:
+            return None
+        count = None if absent_only else len(rows)
+        return Write(self._insert_absent, (_document(rows, self._columns),), count, self.table.name, conflict)
+
+    def updating(self, rows: Sequence[M]) -> Write | None:
+        """Compare-and-set together with other writes."""
+        if not rows:
+            return None
+        ordered = sorted(rows, key=self.key_of)
+        return Write(self._update, (_document(ordered, self._changing),), len(rows), self.table.name)
+
+    def upserting(self, rows: Sequence[M]) -> Write | None:
+        """Insert or replace by version together with other writes."""
+        return Write(self._upsert, (_document(rows, self._columns),), None, self.table.name) if rows else None
 
     async def get(self, connection: Any, column: str, values: Sequence[Any]) -> list[M]:
         """All rows whose column has one of the values."""

@@ -196,13 +196,10 @@ async def _run(settings: Settings, build: Build) -> int:
     relay = Relay(SqlStore(database, lambda connection: _mail(connection, settings.service)), context.publisher, bus)
     checks = _checks(context, parts)
     health_stop = asyncio.Event()
-    tasks = [asyncio.create_task(loop_.run(), name=loop_.source.name) for loop_ in parts.loops]
-    tasks += [asyncio.create_task(timer.run(), name=timer.name) for timer in parts.timers]
+    tasks = [asyncio.create_task(_run_loop(context, loop_), name=loop_.source.name) for loop_ in parts.loops]
+    tasks += [asyncio.create_task(_run_timer(context, timer), name=timer.name) for timer in parts.timers]
     tasks += [asyncio.create_task(relay.run(), name="relay")]
     tasks += [asyncio.ensure_future(part()) for part in parts.background]
-    for loop_ in parts.loops:
-        if isinstance(loop_.source, ConsumerSource):
-            await loop_.source.start()
     health: list[asyncio.Task[None]] = []
     if not parts.own_health or settings.health_port:
         health = [asyncio.create_task(serve_health(settings.host, settings.health_port, checks, health_stop))]
@@ -225,6 +222,30 @@ def _settle_memory() -> None:
     gc.set_threshold(GARBAGE_OBJECTS, 20, 20)
 
 
+async def _is_informed(context: Context) -> bool:
+    """Wait for catalog and governance: before, `unknown type` and `not revoked` would be guesses. False on a stop."""
+    watches = [watch for watch in (context.catalog.watch, context.governance.watch) if watch is not None]
+    stop = asyncio.create_task(context.stop.wait())
+    for watch in watches:
+        loaded = asyncio.create_task(watch.loaded.wait())
+        await asyncio.wait([stop, loaded], return_when=asyncio.FIRST_COMPLETED)
+        loaded.cancel()
+    stop.cancel()
+    return not context.stop.is_set()
+
+
+async def _run_loop(context: Context, loop: Loop[Any]) -> None:
+    if await _is_informed(context):
+        if isinstance(loop.source, ConsumerSource):
+            await loop.source.start()
+        await loop.run()
+
+
+async def _run_timer(context: Context, timer: DueLoop[Any]) -> None:
+    if await _is_informed(context):
+        await timer.run()
+
+
 async def _close(context: Context, parts: Parts) -> None:
     for close in parts.close:
         await close()
@@ -233,7 +254,8 @@ async def _close(context: Context, parts: Parts) -> None:
             await watch.stop()
     await context.bus.close()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(context.database.close(), 3)
+        async with asyncio.timeout(3):
+            await context.database.close()
 
 
 def _look_on(context: Context, parts: Parts) -> None:

@@ -40,9 +40,11 @@ DESCRIPTION: Final = """
 The only way in for effects: an intent becomes a **decision**, the decision a **capability**, and the capability lets
 **commands** in, each accepted once per business key.
 
-1. `POST /dev/token`, copy `access_token` into *Authorize → access*.
-2. `POST /v1/decisions`, then `POST /v1/capabilities` with its `decision_id`; copy `capability` into
-   *Authorize → capability*.
+On `/docs`, *Execute* sends the example that is filled in, and the page takes over the tokens it gets (*Authorize* shows
+and changes them). From the first call to the article:
+
+1. `POST /dev/token` (development mode) gives the access token.
+2. `POST /v1/decisions`, then `POST /v1/capabilities` with its `decision_id`, gives the capability.
 3. `POST /v1/commands`, then look at `GET /v1/commands/{command_id}` and the case's stream.
 """
 _MODULES: Final = (

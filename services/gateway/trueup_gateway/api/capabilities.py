@@ -144,8 +144,8 @@ ROUTES: Final[list[LeanRoute]] = [
         body=CapabilityRequest,
         example={
             "decision_id": "dec_00000000000000000000000000000000",
-            "max_uses": 1,
-            "ttl_seconds": 300,
+            "max_uses": 10,
+            "ttl_seconds": 3600,
             "command_types": [],
             "resource": None,
             "payload_sha256": None,

@@ -13,7 +13,7 @@ from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.tracing import trace_id_of
-from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.gateway import Gateway, gateway_of, unknown
 from trueup_gateway.api.http import (
     Body,
     Item,
@@ -33,16 +33,7 @@ from trueup_gateway.api.http import (
     wait_seconds,
 )
 from trueup_gateway.api.problems import document, instance_of
-from trueup_gateway.api.route import (
-    BODY,
-    KEY,
-    PAGE,
-    READ,
-    LeanRoute,
-    header_parameter,
-    path_parameter,
-    route,
-)
+from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, header_parameter, key_parameter, path_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core.acceptance import Accepted, Edge, Replayed, Submission, identity_of
 from trueup_gateway.core.capability import Request as Asked
@@ -182,11 +173,11 @@ def submission_of(
     target = wanted.target
     declaration = gateway.catalog.by_type(wanted.command_type)
     if declaration is None:
-        raise Refused("unknown-command-type", "There is no such command type.", errors=[("/command_type", "unknown")])
+        where = [("/command_type", "unknown")]
+        raise unknown(gateway, Refused("unknown-command-type", "There is no such command type.", errors=where))
     if not gateway.catalog.has_connection(claims.tenant, target.system):
-        raise Refused(
-            "unknown-system", "This tenant has no connection to this system.", errors=[("/target/system", "unknown")]
-        )
+        where = [("/target/system", "unknown")]
+        raise unknown(gateway, Refused("unknown-system", "This tenant has no connection to this system.", errors=where))
     try:
         plain = canonical(wanted.payload)
     except ValueError:
@@ -420,6 +411,7 @@ _EXAMPLE: Final = {
     "target": {"system": "wordpress", "resource": "post", "expected_version": None},
     "payload": {"title": "Hello", "content": "<p>Hello, world.</p>", "slug": "hello-0028"},
 }
+_ANOTHER: Final = {"title": "Hello again", "content": "<p>Hello, world.</p>", "slug": "hello-0029"}
 _CHECKED: Final = (
     "tenant-invalid",
     "forbidden",
@@ -446,11 +438,9 @@ SUBMIT: Final = route(
     body=CommandRequest,
     example=_EXAMPLE,
     parameters=(
-        KEY,
+        key_parameter("article-0028-v1"),
         header_parameter("Prefer", "Wait for the end of the command, in seconds.", "wait=10"),
-        header_parameter(
-            "traceparent", "W3C trace context.", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        ),
+        header_parameter("traceparent", "W3C trace context of the caller; left out, a new trace begins."),
     ),
     problems=_CHECKED,
     security="capability",
@@ -466,7 +456,7 @@ ROUTES: Final[list[LeanRoute]] = [
         summary="Submit up to 500 commands",
         answers={207: ("One result per command, in order", BatchAnswer)},
         body=BatchRequest,
-        example={"commands": [{"idempotency_key": "hello-0028", **_EXAMPLE}]},
+        example={"commands": [{"idempotency_key": "article-0029-v1", **_EXAMPLE, "payload": _ANOTHER}]},
         problems=("tenant-invalid", *BODY),
         security="capability",
     ),

@@ -24,7 +24,7 @@ from trueup_gateway.api.http import (
     read_model,
     require,
 )
-from trueup_gateway.api.route import BODY, KEY, PAGE, READ, LeanRoute, path_parameter, query_parameter, route
+from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
 from trueup_gateway.core.records import FreezeRow
@@ -231,7 +231,7 @@ ROUTES: Final[list[LeanRoute]] = [
         answers={201: ("It is frozen", FreezeAnswer)},
         body=FreezeRequest,
         example=_EXAMPLE,
-        parameters=(KEY,),
+        parameters=(key_parameter("freeze-wordpress-1"),),
         problems=_CHANGE,
     ),
     route(
@@ -243,7 +243,7 @@ ROUTES: Final[list[LeanRoute]] = [
         answers={200: ("They are lifted", LiftAnswer)},
         body=LiftRequest,
         example={"scope": _EXAMPLE["scope"], "reason": "the migration is over"},
-        parameters=(KEY,),
+        parameters=(key_parameter("unfreeze-wordpress-1"),),
         problems=("not-found", *_CHANGE),
     ),
     route(
@@ -253,7 +253,10 @@ ROUTES: Final[list[LeanRoute]] = [
         tag="controls",
         summary="Lift one freeze",
         answers={200: ("It is lifted", LiftAnswer)},
-        parameters=(path_parameter("freeze_id", "The freeze.", "frz_00000000000000000000000000000000"), KEY),
+        parameters=(
+            path_parameter("freeze_id", "The freeze.", "frz_00000000000000000000000000000000"),
+            key_parameter("lift-freeze-1"),
+        ),
         problems=("not-found", *_CHANGE),
     ),
 ]

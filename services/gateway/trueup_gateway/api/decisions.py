@@ -11,7 +11,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.runtime.tracing import trace_id_of
-from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.gateway import Gateway, gateway_of, unknown
 from trueup_gateway.api.http import (
     Body,
     OpenBody,
@@ -156,14 +156,12 @@ def declarations_of(gateway: Gateway, tenant: str, types: list[str], system: str
     for name in sorted(set(types)):
         declaration = gateway.catalog.by_type(name)
         if declaration is None:
-            raise Refused(
-                "unknown-command-type", "There is no such command type.", errors=[("/action/command_types", "unknown")]
-            )
+            where = [("/action/command_types", "unknown")]
+            raise unknown(gateway, Refused("unknown-command-type", "There is no such command type.", errors=where))
         declarations.append(declaration)
     if not gateway.catalog.has_connection(tenant, system):
-        raise Refused(
-            "unknown-system", "This tenant has no connection to this system.", errors=[("/resource/system", "unknown")]
-        )
+        where = [("/resource/system", "unknown")]
+        raise unknown(gateway, Refused("unknown-system", "This tenant has no connection to this system.", errors=where))
     for declaration in declarations:
         if declaration.system != system:
             raise Refused(

@@ -36,7 +36,11 @@ class TokenAnswer(Body):
 
 
 async def token(request: Request) -> Response:
-    """Mint an access token of the development issuer. Copy `access_token` into *Authorize*."""
+    """Mint an access token of the development issuer; this page takes it into *Authorize → access*.
+
+    Roles: `agent` asks for decisions and sends commands, `viewer` and `operator` read everything of the tenant,
+    `operator` and `admin` freeze and revoke, `admin` changes policies.
+    """
     gateway = gateway_of(request)
     if gateway.dev_key is None:
         raise not_found()

@@ -12,6 +12,7 @@ from trueup_common.runtime.ports import Store
 from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
+from trueup_gateway.core.refusal import Refused
 from trueup_gateway.payloads import PayloadSchemas
 from trueup_gateway.rules import RuleBook
 from trueup_gateway.store import GatewayReads, GatewayTransaction
@@ -38,6 +39,13 @@ class Gateway:
     governance_changed: Callable[[], None] = lambda: None
     ready: list[ReadyCheck] = field(default_factory=list)
     streams_count: int = 0
+
+
+def unknown(gateway: Gateway, refused: Refused) -> Refused:
+    """A refusal because the catalog lacks something: final only once the catalog is here, until then to be retried."""
+    if gateway.catalog.is_loaded:
+        return refused
+    return Refused("unavailable", "The gateway is still loading its catalog.", retry_after_seconds=1)
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -10,7 +10,7 @@ from trueup_common.contracts.shape import rfc3339
 from trueup_gateway.api.calls import once
 from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.api.http import Body, answer, caller_of, found, idempotency_key, read_model, require
-from trueup_gateway.api.route import BODY, KEY, LeanRoute, route
+from trueup_gateway.api.route import BODY, LeanRoute, key_parameter, route
 from trueup_gateway.core import roles
 from trueup_gateway.core.records import PolicyRow
 from trueup_gateway.core.refusal import invalid
@@ -109,7 +109,7 @@ ROUTES: Final[list[LeanRoute]] = [
         answers={200: ("It is in force", PolicySetAnswer)},
         body=PolicyRequest,
         example={"policies": DEFAULT_TEXT, "reason": "the default set again"},
-        parameters=(KEY,),
+        parameters=(key_parameter("policies-2"),),
         problems=(
             "tenant-invalid",
             "forbidden",

@@ -53,15 +53,15 @@ def query_parameter(name: str, description: str, schema: dict[str, Any] | None =
     }
 
 
-def header_parameter(name: str, description: str, example: str, *, required: bool = False) -> Parameter:
-    """A documented request header."""
+def header_parameter(name: str, description: str, example: str | None = None, *, required: bool = False) -> Parameter:
+    """A documented request header. The docs page fills an example in and sends it; without one it sends no header."""
     return {
         "name": name,
         "in": "header",
         "required": required,
         "description": description,
         "schema": {"type": "string"},
-        "example": example,
+        **({} if example is None else {"example": example}),
     }
 
 
@@ -69,12 +69,16 @@ PAGE = (
     query_parameter("limit", "Items per page.", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
     query_parameter("cursor", "`next_cursor` of the page before."),
 )
-KEY = header_parameter(
-    "Idempotency-Key",
-    "The business key of this intent, as a quoted string. Repeat it on every retry.",
-    '"article-0028-v1"',
-    required=True,
-)
+
+
+def key_parameter(example: str) -> Parameter:
+    """The Idempotency-Key. Each call has an example of its own: one key for two calls would be refused."""
+    return header_parameter(
+        "Idempotency-Key",
+        "The business key of this intent, as a quoted string. Repeat it on every retry.",
+        f'"{example}"',
+        required=True,
+    )
 
 
 class LeanRoute(APIRoute):

@@ -275,7 +275,7 @@ ROUTES: Final[list[LeanRoute]] = [
         tag="workflows",
         summary="Follow a case (server-sent events)",
         answers={200: ("Events `state`, `history` and `end`", None)},
-        parameters=(_ID, header_parameter("Last-Event-ID", "Continue after this sequence number.", "12")),
+        parameters=(_ID, header_parameter("Last-Event-ID", "Continue after this sequence number.", "0")),
         problems=READ,
         media_type="text/event-stream",
     ),

@@ -1,4 +1,4 @@
-"""The rows and the message that an acceptance makes, all from one verdict: edge, mandate, what is shown at first, and StartCase."""
+"""The rows and the message that an acceptance makes, all from one verdict: edge, mandate, first view, StartCase."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -175,7 +175,6 @@ def upgrade() -> None:
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
     )
-    op.create_index("edge_command_id", "edge", ["command_id"], unique=False, schema="gateway")
     op.create_index(
         "edge_identity",
         "edge",
@@ -400,6 +399,26 @@ def upgrade() -> None:
         schema="gateway",
     )
     op.create_table(
+        "received",
+        sa.Column("command_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("workflow_id", sa.Text(), nullable=False),
+        sa.Column("command_type", sa.Text(), nullable=False),
+        sa.Column("system", sa.Text(), nullable=False),
+        sa.Column("resource", sa.Text(), nullable=False),
+        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("deadline_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("row", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.PrimaryKeyConstraint("command_id"),
+        schema="gateway",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index(
+        "received_tenant", "received", ["tenant", "created_at", "command_id"], unique=False, schema="gateway"
+    )
+    op.create_index("received_workflow_id", "received", ["workflow_id"], unique=False, schema="gateway")
+    op.create_table(
         "revocation",
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
@@ -430,6 +449,9 @@ def downgrade() -> None:
     op.drop_table("stream_mark", schema="gateway")
     op.drop_index("revocation_expires_at", table_name="revocation", schema="gateway")
     op.drop_table("revocation", schema="gateway")
+    op.drop_index("received_workflow_id", table_name="received", schema="gateway")
+    op.drop_index("received_tenant", table_name="received", schema="gateway")
+    op.drop_table("received", schema="gateway")
     op.drop_table("quarantine", schema="gateway")
     op.drop_table("policy", schema="gateway")
     op.drop_index("outbox_unsent_message_id", table_name="outbox_unsent", schema="gateway")
@@ -458,7 +480,6 @@ def downgrade() -> None:
     op.drop_index(
         "edge_identity", table_name="edge", schema="gateway", postgresql_where=sa.text("identity IS NOT NULL")
     )
-    op.drop_index("edge_command_id", table_name="edge", schema="gateway")
     op.drop_table("edge", schema="gateway")
     op.drop_table("delivery_failure", schema="gateway")
     op.drop_index("decision_tenant_created_at", table_name="decision", schema="gateway")

@@ -7,6 +7,7 @@ from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged, SettleRequested
 from trueup_common.contracts.history import append
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
+from trueup_common.contracts.shape import written
 from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, InstanceStatus, OperationState
 from trueup_common.contracts.topology import event_subject
 from trueup_orchestrator.core.attempts import barred
@@ -126,12 +127,12 @@ def _told(row: InstanceRow | JournalRow) -> dict[str, Any]:
 def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
     """The whole case to the gateway, and the answer to the replica whose client waits."""
     instance, row = fold.instance, fold.operation
-    case, operation = _told(instance), _told(row)
+    case, operation = written(_told(instance)), written(_told(row))
     body = {
         "instance": case,
         "operations": (operation,),
-        "obligations": list(fold.obligations.values()),
-        "history": history,
+        "obligations": written(list(fold.obligations.values())),
+        "history": written(history),
     }
     message = fold.envelope(
         body,
