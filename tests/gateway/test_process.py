@@ -348,7 +348,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
     ],
 )
 async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[str, str], words: str) -> None:
-    """A production gateway never carries the development issuer; unusable keys and roles are told and end the process."""
+    """A production gateway never carries the development issuer; unusable keys and roles end the process, told."""
     process = await running.spawn("gateway", **changes)
     _, errors = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode not in (0, None)
