@@ -147,12 +147,12 @@ class Relay:
 
     async def _check_streams(self) -> None:
         """A stream that is younger or shorter than it was has lost messages: take back `sent`."""
-        for stream in STREAMS:
-            state = await self.bus.stream_state(stream.name)
-            if state is None:
-                continue
-            async with self.store.transaction() as tx:
-                reset = await tx.stream_reset(stream.name, *state)
-                if reset:
-                    count = await tx.forget_sent()
-                    log.warning("stream was reset, sending again", extra={"stream": stream.name, "messages": count})
+        found = [(stream.name, await self.bus.stream_state(stream.name)) for stream in STREAMS]
+        known = [(name, state) for name, state in found if state is not None]
+        if not known:
+            return
+        async with self.store.transaction() as tx:
+            reset = [name for name, state in known if await tx.stream_reset(name, *state)]
+            count = await tx.forget_sent() if reset else 0
+        if reset:
+            log.warning("stream was reset, sending again", extra={"streams": reset, "messages": count})
