@@ -29,9 +29,9 @@ def test_every_command_had_its_one_effect(counted: tuple[Signatures, Budget]) ->
 def test_commits_of_one_command(counted: tuple[Signatures, Budget]) -> None:
     """At concurrency 1, where nothing is batched, one command costs at most seven commits in all five services.
 
-    Six are its own: counted to the whole, because the idle plane's own commits, which are subtracted, come in portions of
-    a few. One commit more per command is fifty more here. Marking outboxes is bounded by time, so a slow machine makes more
-    marks but no more than its ticks.
+    Six are its own: counted to the whole, because the idle plane's own commits, which are subtracted, come in portions
+    of a few; one commit more per command is fifty more here. Marking outboxes is bounded by time, so a slow machine
+    makes more marks but no more than its ticks.
     """
     _, budget = counted
     assert 0 < budget.per_command(budget.commits) <= COMMITS_MAX, str(budget)
