@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -196,6 +197,9 @@ async def test_nats_keeps_messages_and_enforces_permissions(tmp_path: Path) -> N
         await writer.jetstream().publish("kept.one", b"1")
         await writer.publish("other.one", b"1")
         await writer.flush()
+        async with asyncio.timeout(5):  # the client tells of a violation by a callback of its own, in its own time
+            while not violations:
+                await asyncio.sleep(0.01)
         await writer.close()
         assert any("permissions violation" in text.lower() for text in violations)
         server.stop()
