@@ -279,8 +279,22 @@ def migrate(state_dir: StateDir = DEFAULT_FOLDER) -> None:
     secrets = make_secrets(folder.secrets, installed_systems())
     given = os.environ.get("TRUEUP_CONNECTIONS") or str(folder.path / "connections.yaml")
     connections = Path(given) if Path(given).is_file() else None
-    asyncio.run(migrating.migrate(database_url, nats_url, secrets, connections))
+    asyncio.run(migrating.migrate(database_url, nats_url, secrets.read(secrets.database), connections))
     print("migrated")
+
+
+@app.command(epilog=_example("trueup secrets deploy/compose/secrets && docker compose up"))
+def secrets(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that gets the files.")],
+    *,
+    database_host: Annotated[str, typer.Option(help="host:port of PostgreSQL as services see it.")] = "postgres:5432",
+    bus_host: Annotated[str, typer.Option(help="host:port of NATS as services see it.")] = "nats:4222",
+) -> None:
+    """Make the secrets of a deployment, one file each; what is there already is kept."""
+    from trueup_devkit.deployment import Hosts, deployed_systems, write_secrets
+
+    names = write_secrets(folder, deployed_systems(), Hosts(database_host, bus_host))
+    print(f"{len(names)} files in {folder}")
 
 
 @app.command(epilog=_example("trueup settings"))

@@ -11,11 +11,14 @@ import json
 import os
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trueup_devkit.secret_files import SecretFiles, installed_systems, make_secrets
-from trueup_devkit.state_folder import DEFAULT_FOLDER, StateFolder, write_private
+from trueup_common.contracts.topology import SERVICES
+from trueup_common.runtime.settings import Settings
+from trueup_devkit.secret_files import installed_systems, make_secrets
+from trueup_devkit.state_folder import StateFolder, write_private
 from trueup_devkit.told import ToldError
 
 
@@ -45,11 +48,13 @@ def write_sandbox_connections(sandbox_url: str, path: Path) -> None:
     write_private(path, json.dumps(sandbox_connections(systems), indent=2))
 
 
-async def migrate(database_url: str, nats_url: str, secrets: SecretFiles, connections: Path | None) -> None:
+async def migrate(
+    database_url: str, nats_url: str, role_passwords: Mapping[str, str], connections: Path | None
+) -> None:
     """Roles, schemas and migrations; streams, consumers and buckets; the catalog."""
     bootstrap: Any = importlib.import_module("trueup_common.runtime.bootstrap")
     await create_database(database_url)
-    await bootstrap.bootstrap_database(database_url, secrets.read(secrets.database))
+    await bootstrap.bootstrap_database(database_url, role_passwords)
     adapters = bootstrap.installed_adapters()
     await bootstrap.bootstrap_bus(nats_url, adapters)
     declarations = [declaration for adapter in adapters.values() for declaration in adapter.declarations]
@@ -67,19 +72,33 @@ def connected_pairs(path: Path) -> list[tuple[str, str]]:
         raise ToldError(f"connections file {path} is not usable: {type(error).__name__}: {error}") from error
 
 
+def given_passwords(settings: Settings) -> dict[str, str]:
+    """The passwords of the database roles: those that were given, else those of the state folder. Raises ToldError."""
+    given = settings.role_passwords.get_secret_value()
+    if not given:
+        secrets = make_secrets(StateFolder(settings.state_dir).secrets, installed_systems())
+        return secrets.read(secrets.database)
+    try:
+        passwords = json.loads(given)
+    except ValueError:
+        passwords = None
+    if not isinstance(passwords, dict) or set(passwords) != set(SERVICES):
+        raise ToldError(f"TRUEUP_ROLE_PASSWORDS needs a JSON object with a password for each of {', '.join(SERVICES)}")
+    return {str(service): str(password) for service, password in passwords.items()}
+
+
 def main() -> int:
     """`python -m trueup_devkit.migrate`, told by TRUEUP_* what to migrate."""
-    folder = StateFolder(Path(os.environ.get("TRUEUP_STATE_DIR", str(DEFAULT_FOLDER))))
-    secrets = make_secrets(folder.secrets, installed_systems())
+    settings = Settings()
     connections = os.environ.get("TRUEUP_CONNECTIONS")
     sandbox_url = os.environ.get("TRUEUP_SANDBOX_URL")
     if sandbox_url and connections:
         write_sandbox_connections(sandbox_url, Path(connections))
     asyncio.run(
         migrate(
-            os.environ["TRUEUP_DATABASE_URL"],
-            os.environ["TRUEUP_NATS_URL"],
-            secrets,
+            settings.database_url.get_secret_value(),
+            settings.nats_url.get_secret_value(),
+            given_passwords(settings),
             Path(connections) if connections else None,
         )
     )

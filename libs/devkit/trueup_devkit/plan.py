@@ -23,6 +23,7 @@ REPLICAS_MAX = 16
 SECRET_READERS: dict[str, tuple[str, ...]] = {
     "DATABASE_URL": (),  # the caller's is the admin's; each service gets its own
     "NATS_URL": (),
+    "ROLE_PASSWORDS": (),
     "CAPABILITY": (),
     "TOKEN": (),
     "GRANT_KEYS": (GATEWAY, "adapters"),

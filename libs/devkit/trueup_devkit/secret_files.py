@@ -94,6 +94,14 @@ def ed25519_jwk() -> dict[str, str]:
     }
 
 
+def complete_passwords(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Passwords by name, for exactly these names; those that the file has already are kept."""
+    wanted = list(names)
+    _complete(path, wanted, _password)
+    present: dict[str, str] = json.loads(path.read_text())
+    return {name: present[name] for name in wanted}
+
+
 def _complete(path: Path, names: Iterable[str], make: Any) -> None:
     present = json.loads(path.read_text()) if path.exists() else {}
     missing = [name for name in names if name not in present]

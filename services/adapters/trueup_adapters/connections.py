@@ -4,7 +4,7 @@ A file that is wrong in any place is refused as a whole, with the place and with
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,11 +49,16 @@ class _File(BaseModel):
 
 
 def read_connections(
-    path: Path, *, private_networks: bool = False, slots: int = 16, environment: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    private_networks: bool = False,
+    slots: int = 16,
+    environment: Mapping[str, str] | None = None,
+    systems: Collection[str] | None = None,
 ) -> tuple[Connection, ...]:
     """All connections of a file. `private_networks` and `slots` are the defaults of this process.
 
-    Raises ConnectionsUnusable.
+    With `systems`, only theirs: a process of one system needs no secret of another. Raises ConnectionsUnusable.
     """
     try:
         text = path.read_bytes()
@@ -69,26 +74,39 @@ def read_connections(
         raise ConnectionsUnusable(f"connections file {path}: not YAML{place}") from None
     try:
         return connections_of(
-            document, private_networks=private_networks, slots=slots, environment=environment or os.environ
+            document,
+            private_networks=private_networks,
+            slots=slots,
+            environment=environment or os.environ,
+            systems=systems,
         )
     except ConnectionsUnusable as error:
         raise ConnectionsUnusable(f"connections file {path}: {error}") from None
 
 
 def connections_of(
-    document: Any, *, private_networks: bool, slots: int, environment: Mapping[str, str]
+    document: Any,
+    *,
+    private_networks: bool,
+    slots: int,
+    environment: Mapping[str, str],
+    systems: Collection[str] | None = None,
 ) -> tuple[Connection, ...]:
-    """All connections of a parsed document. Raises ConnectionsUnusable."""
+    """All connections of a parsed document, or those of `systems`. Raises ConnectionsUnusable."""
     try:
         parsed = _File.model_validate(document)
     except ValidationError as error:
         reasons = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:5])
         raise ConnectionsUnusable(reasons) from None
     found: dict[tuple[str, str], Connection] = {}
+    seen: set[tuple[str, str]] = set()
     for position, entry in enumerate(parsed.connections):
         pair = (entry.tenant, entry.system)
-        if pair in found:
+        if pair in seen:
             raise ConnectionsUnusable(f"connections.{position}: {entry.tenant}/{entry.system} is there twice")
+        seen.add(pair)
+        if systems is not None and entry.system not in systems:
+            continue
         allowed = entry.allow_private_network
         found[pair] = Connection(
             tenant=entry.tenant,

@@ -2,22 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.connections import ConnectionsUnusable, read_connections
+from trueup_adapters.discovery import discovery_routes
 from trueup_adapters.execution import Execution, FinishedQueue, open_lines
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
-from trueup_adapters.store import ANY_OVERDUE, SqlAdaptersTransaction, sql_store
+from trueup_adapters.store import ANY_OVERDUE, SqlAdaptersTransaction, SqlDocuments, sql_store
 from trueup_common.contracts.adapter import ENTRY_POINT_GROUP, Adapter, Connection
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.topology import beat_subject, task_consumer
 from trueup_common.runtime.bus import Bus, BusDelivery, ConsumerSource
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import monotonic
-from trueup_common.runtime.db import SqlStore
+from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.host import BATCH_MAX, Loop
 from trueup_common.runtime.service import Context, Parts, run_service
@@ -39,13 +41,16 @@ def installed(names: str) -> dict[str, Adapter]:
     return {name: found[name] for name in sorted(wanted or found)}
 
 
-def configured(settings: Settings) -> tuple[Connection, ...]:
+def configured(settings: Settings, systems: Collection[str] | None = None) -> tuple[Connection, ...]:
     """Connections of this process. SystemExit where the file cannot be used."""
     if settings.connections is None:
         return ()
     try:
         return read_connections(
-            settings.connections, private_networks=settings.development, slots=settings.worker_slots
+            settings.connections,
+            private_networks=settings.development,
+            slots=settings.worker_slots,
+            systems=systems,
         )
     except ConnectionsUnusable as error:
         raise SystemExit(f"trueup adapters: {error}") from None
@@ -80,7 +85,7 @@ async def build(context: Context) -> Parts:
     settings = context.settings
     adapters = installed(settings.systems)
     try:
-        lines = open_lines(configured(settings), adapters)
+        lines = open_lines(_with_documents(configured(settings, adapters), context.database), adapters)
         keys = GrantKeys.read(settings.grant_keys.get_secret_value())
     except ValueError as error:
         raise SystemExit(f"trueup adapters: {error}") from None
@@ -127,8 +132,14 @@ async def build(context: Context) -> Parts:
                 else None
             ),
         ],
+        routes=list(discovery_routes(lines)),
         close=[execution.close],
     )
+
+
+def _with_documents(connections: Sequence[Connection], database: Database) -> list[Connection]:
+    """Connections, each with the documents of its own tenant and system, and of no other."""
+    return [replace(item, documents=SqlDocuments(database, item.tenant, item.system)) for item in connections]
 
 
 def _scan_loop(

@@ -1,16 +1,19 @@
-"""What the adapters keep: ledger rows by operation, open rows that are due, and one compare-and-set save."""
+"""What the adapters keep: ledger rows by operation, open rows that are due, one compare-and-set save; and documents."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
-from trueup_adapters.tables import ATTEMPT, EFFECT
-from trueup_common.runtime.db import Database, SqlStore
+from trueup_adapters.tables import ATTEMPT, DOCUMENT, EFFECT
+from trueup_common.contracts.adapter import Document, DocumentsAway
+from trueup_common.runtime.db import Connection, Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
-from trueup_common.runtime.ports import Transaction
+from trueup_common.runtime.ports import StoreBusy, Transaction
 from trueup_common.runtime.rows import Rows
 
 
@@ -95,3 +98,91 @@ class SqlAdaptersTransaction(SqlTransaction):
 def sql_store(database: Database) -> SqlStore[SqlAdaptersTransaction]:
     """The store over one database."""
     return SqlStore(database, SqlAdaptersTransaction)
+
+
+_DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("operation_id",))
+_PUT: Final = """
+INSERT INTO document (tenant, system, operation_id, key, content, created_at)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT DO NOTHING
+"""
+_REMOVE: Final = """
+UPDATE document SET removed_by = $4, removed_at = clock_timestamp()
+WHERE tenant = $1 AND system = $2 AND operation_id = $3 AND removed_by IS NULL
+"""
+
+
+class SqlDocuments:
+    """Documents over the adapters' own table. Each change is one statement, and so one commit with its operation id."""
+
+    def __init__(self, database: Database, tenant: str, system: str) -> None:
+        self._database = database
+        self._whose = (tenant, system)
+
+    async def get(self, key: str) -> Document | None:
+        """The document that stands under a key."""
+        return await self._one("key = $3 AND removed_by IS NULL", key)
+
+    async def made_by(self, operation_id: str) -> Document | None:
+        """The document that an operation put."""
+        return await self._one("operation_id = $3", operation_id)
+
+    async def removed_by(self, operation_id: str) -> Document | None:
+        """The document that an operation removed."""
+        return await self._one("removed_by = $3", operation_id)
+
+    async def standing(self) -> Sequence[Document]:
+        """All documents that stand."""
+        return await self._read("removed_by IS NULL ORDER BY key")
+
+    async def put(
+        self, key: str, content: Mapping[str, Any], *, operation_id: str, may_send: Callable[[], None]
+    ) -> Document:
+        """Put a document, or answer the one that keeps it out."""
+        await self._change(_PUT, operation_id, key, dict(content), may_send=may_send)
+        found = await self._after(self.made_by(operation_id)) or await self._after(self.get(key))
+        if found is None:  # the other's document was removed between the two statements
+            raise DocumentsAway("the key was taken and is free again", sent=True)
+        return found
+
+    async def remove(self, document: Document, *, operation_id: str, may_send: Callable[[], None]) -> Document:
+        """Remove exactly this document."""
+        await self._change(_REMOVE, document.operation_id, operation_id, may_send=may_send)
+        found = await self._after(self.made_by(document.operation_id))
+        if found is None:
+            raise DocumentsAway("the document is not there any more", sent=True)
+        return found
+
+    async def _change(self, statement: str, *values: Any, may_send: Callable[[], None]) -> None:
+        sent = False
+        try:
+            async with self._database.connection() as connection:
+                may_send()
+                sent = True
+                await connection.execute(statement, *self._whose, *values)
+        except StoreBusy as busy:
+            raise DocumentsAway(str(busy), sent=sent) from busy
+
+    async def _one(self, condition: str, value: str) -> Document | None:
+        found = await self._read(condition, value)
+        return found[0] if found else None
+
+    async def _read(self, condition: str, *values: str) -> list[Document]:
+        async with self._reading() as connection:
+            tail = f"WHERE tenant = $1 AND system = $2 AND {condition}"
+            return [row.document for row in await _DOCUMENTS.select(connection, tail, *self._whose, *values)]
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Connection]:
+        try:
+            async with self._database.connection() as connection:
+                yield connection
+        except StoreBusy as busy:
+            raise DocumentsAway(str(busy), sent=False) from busy
+
+    async def _after(self, reading: Any) -> Document | None:
+        """A read that follows a change: where it fails, the change may stand."""
+        try:
+            found: Document | None = await reading
+        except DocumentsAway as away:
+            raise DocumentsAway(str(away), sent=True) from away
+        return found

@@ -1,9 +1,10 @@
-"""Tables of the adapters: the effect ledger, the attempts as evidence, and the mail."""
+"""Tables of the adapters: the effect ledger, the attempts as evidence, adapters' own documents, and the mail."""
 
 from typing import Final
 
 from sqlalchemy import Index, MetaData, text
 
+from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
 from trueup_common.runtime.tables import contract_table, mail_tables
 
@@ -23,5 +24,15 @@ ATTEMPT: Final = contract_table(
     "attempt",
     METADATA,
     key=("attempt_id", "status"),
+)
+DOCUMENT: Final = contract_table(
+    DocumentRow,
+    "document",
+    METADATA,
+    key=("operation_id",),
+    indexes=[
+        Index("document_standing", "tenant", "system", "key", unique=True, postgresql_where=text("removed_by IS NULL")),
+        Index("document_removed", "removed_by", postgresql_where=text("removed_by IS NOT NULL")),
+    ],
 )
 mail_tables(METADATA)

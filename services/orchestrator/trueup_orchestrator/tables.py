@@ -4,6 +4,7 @@ from sqlalchemy import Index, MetaData, text
 
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_orchestrator.core.records import DocumentRow, LockRow
 
 METADATA = MetaData(schema="orchestrator")
 
@@ -18,7 +19,18 @@ INSTANCE = contract_table(
     "instance",
     METADATA,
     key=("workflow_id",),
-    indexes=(Index("instance_open", "status", "deadline_at", postgresql_where=text("closed_at IS NULL")),),
+    indexes=(
+        Index("instance_open", "status", "deadline_at", postgresql_where=text("closed_at IS NULL")),
+        Index("instance_wake", "wake_at", postgresql_where=text("wake_at IS NOT NULL")),
+        Index(
+            "instance_start_key",
+            "tenant",
+            "start_key",
+            "revision",
+            unique=True,
+            postgresql_where=text("start_key IS NOT NULL"),
+        ),
+    ),
 )
 
 OPERATION = contract_table(
@@ -67,5 +79,18 @@ OBLIGATION = contract_table(
 )
 
 HISTORY = contract_table(HistoryEvent, "history", METADATA, key=("workflow_id", "seq"))
+
+LOCK = contract_table(
+    LockRow,
+    "lock",
+    METADATA,
+    key=("tenant", "key", "workflow_id"),
+    indexes=(
+        Index("lock_holder", "tenant", "key", unique=True, postgresql_where=text("held")),
+        Index("lock_case", "workflow_id"),
+    ),
+)
+
+DOCUMENT = contract_table(DocumentRow, "document", METADATA, key=("sha256",))
 
 mail_tables(METADATA)

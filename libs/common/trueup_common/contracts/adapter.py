@@ -8,7 +8,7 @@ performs one call, finds one effect, reads elements, and classifies honestly. A 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.observation import Finding, Observation
@@ -29,6 +29,64 @@ class Connection:
     max_concurrency: int = 16
     requests_per_second: float | None = None
     allow_private_network: bool = False
+    documents: "Documents | None" = field(repr=False, default=None)
+    """A small durable store of this connection's own, where the service that opens it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one operation wants to be true of a system that comes and asks. It is kept after its removal, as evidence."""
+
+    key: str
+    operation_id: str
+    content: Mapping[str, Any]
+    removed_by: str | None = None
+    """The operation that removed it; None while it stands."""
+
+
+class DocumentsAway(Exception):
+    """The store did not answer. `sent` tells whether the change may have been made."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class Documents(Protocol):
+    """The documents of one (tenant, system), for adapters whose effect is what they answer when the system asks.
+
+    A change and the operation that made it are one commit, so the operation id is an exact native key. Every method
+    raises DocumentsAway.
+    """
+
+    async def get(self, key: str) -> Document | None:
+        """The document that stands under a key."""
+        ...
+
+    async def made_by(self, operation_id: str) -> Document | None:
+        """The document that an operation put, even where it was removed since."""
+        ...
+
+    async def removed_by(self, operation_id: str) -> Document | None:
+        """The document that an operation removed."""
+        ...
+
+    async def standing(self) -> Sequence[Document]:
+        """All documents that stand, by key."""
+        ...
+
+    async def put(
+        self, key: str, content: Mapping[str, Any], *, operation_id: str, may_send: Callable[[], None]
+    ) -> Document:
+        """Put a document where none stands under its key, after `may_send`.
+
+        Answers the document that this operation put, now or before; where another's stands under the key, that one.
+        """
+        ...
+
+    async def remove(self, document: Document, *, operation_id: str, may_send: Callable[[], None]) -> Document:
+        """Remove exactly this document, after `may_send`; answers it with the operation that removed it first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +214,19 @@ class Target(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+        ...
+
+
+@runtime_checkable
+class Discoverable(Protocol):
+    """A target that its system asks what to do, instead of being told (optional).
+
+    The service answers `GET /discovery/<system>/<tenant>` with it, to holders of the connection's `discovery_token`
+    where that is set.
+    """
+
+    async def discovery(self) -> Any:
+        """The present answer, as JSON. Raises DocumentsAway: an answer that is not known is never an empty one."""
         ...
 
 

@@ -58,13 +58,149 @@ class StartCase(ForwardContract):
     grant_expires_at: Instant | None = None
 
 
+class StartWorkflow(ForwardContract):
+    """gateway → orchestrator: an accepted start of a workflow (`trueup.cmd.<tenant>`). Message id = workflow id.
+
+    `document` is the registered document in full, so that no service has to wait for another to know it; its identity
+    is `document_sha256`. `declarations` pins every command type that it can need, compensations included.
+    """
+
+    workflow_id: str
+    saga_id: str
+    tenant: str
+    definition: str
+    version: int
+    document_sha256: str
+    document: dict[str, Any]
+    declarations: dict[str, str]
+    mandate: Mandate
+    input: Any
+    input_sha256: str
+    start_key: str
+    request_fingerprint: str
+    purpose: str | None = None
+    source_version: str | None = None
+    stage: str = "live"
+    on_terminal: str = "return"
+    actions_max: int = 20
+    parent_id: str | None = None
+    revision: int = 1
+    deadline_at: Instant
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    accepted_at: Instant
+
+
+class ControlAsked(ForwardContract):
+    """gateway → orchestrator: somebody entitled wants a case cancelled, paused or resumed. `action` says which.
+
+    Subject `trueup.evt.gateway.control.<tenant>`, message id = control id.
+    """
+
+    control_id: str
+    workflow_id: str
+    tenant: str
+    action: str
+    actor: str
+    reason: str
+    at: Instant
+
+
+class SignalReceived(ForwardContract):
+    """gateway → orchestrator: an event for a case, accepted once by (workflow, event id).
+
+    Subject `trueup.evt.gateway.signal.<tenant>`, message id = `<workflow_id>:signal:<event_id>`.
+    """
+
+    event_id: str
+    workflow_id: str
+    tenant: str
+    type: str
+    data: Any = None
+    actor: str
+    occurred_at: Instant | None = None
+    received_at: Instant
+
+
+class SignalDisposed(ForwardContract):
+    """orchestrator → gateway: what became of a signal: accepted, duplicate, held or late.
+
+    Subject `trueup.evt.orchestrator.signal.<tenant>`. A held one is disposed again once its wait takes it; `version`
+    orders the two.
+    """
+
+    event_id: str
+    workflow_id: str
+    tenant: str
+    disposition: str
+    reason: str | None = None
+    version: int = 1
+    at: Instant
+
+
+class ApprovalAsked(ForwardContract):
+    """orchestrator → gateway: open, expire or withdraw the approval of one step (`action`).
+
+    Subject `trueup.evt.orchestrator.approval.<tenant>`. The gateway's row arbitrates: an approval that is decided
+    already answers with its decision. `content_sha256` is what exactly is approved: the one bound value where that is
+    a SHA-256 itself, else the digest of the bound values. `summary` is shown to the person.
+    """
+
+    approval_id: str
+    workflow_id: str
+    saga_id: str
+    tenant: str
+    step_id: str
+    action: str
+    scope: str
+    content_sha256: str
+    binds: list[Any] = Field(default_factory=list)
+    summary: dict[str, Any] = Field(default_factory=dict)
+    requested_by: str
+    owner: str
+    backup_owner: str | None = None
+    definition: str
+    version: int
+    document_sha256: str
+    state_version: int
+    asked_at: Instant
+    expires_at: Instant
+
+
+class ApprovalDecided(ForwardContract):
+    """gateway → orchestrator: how an approval ended: approved, rejected, expired or withdrawn.
+
+    Subject `trueup.evt.gateway.approval.<tenant>`, message id = `<approval_id>:<outcome>`.
+    """
+
+    approval_id: str
+    workflow_id: str
+    tenant: str
+    step_id: str
+    outcome: str
+    reviewer: str | None = None
+    reason: str | None = None
+    content_sha256: str
+    decision_id: str | None = None
+    """The authorization decision that admitted the reviewer (requirement L10)."""
+    decided_at: Instant
+
+
 class GrantRequest(ForwardContract):
-    """orchestrator → gateway worker: mint a grant for this task and publish it (`trueup.grant.request.<tenant>`)."""
+    """orchestrator → gateway worker: mint a grant for this task and publish it (`trueup.grant.request.<tenant>`).
+
+    A compensation names the command type that it undoes: only the declared compensation of a type that the mandate
+    covers is granted. `approval_id` names the approval that a pivot rests on.
+    """
 
     mandate: Mandate
     task: ExecuteTask
+    definition: str = "command"
+    version: int = 1
+    document_sha256: str | None = None
     approval_id: str | None = None
     compensation: bool = False
+    compensates_type: str | None = None
 
 
 class GrantRefused(ForwardContract):
@@ -161,6 +297,28 @@ class Established(ForwardContract):
     external_status: str | None = None
     attempt_count: int = 0
     trace_id: str | None = None
+    object_type: str | None = None
+    object_id: str | None = None
+    """The business object that the case is about: its state vector is all elements of it."""
+
+
+class Retired(ForwardContract):
+    """orchestrator → reconciler: what this operation established is no longer desired, because it is being undone.
+
+    Same subject as Established. Where both name the same (revision, sequence), retirement wins; what the compensation
+    itself establishes has a higher sequence and comes after.
+    """
+
+    command_id: str
+    workflow_id: str
+    tenant: str
+    system: str
+    revision: int
+    sequence: int
+    retired_by: str
+    elements: tuple[tuple[str, str], ...]
+    """(resource, element) of each."""
+    at: Instant
 
 
 class ElementChanged(ForwardContract):
@@ -183,6 +341,10 @@ class ElementChanged(ForwardContract):
     source: str | None = None
     observed_version: str | None = None
     next_visit_at: Instant | None = None
+    object_type: str | None = None
+    object_id: str | None = None
+    retired: bool = False
+    """True where nothing is desired of it any more: it left the state vector."""
 
 
 class ElementVerified(ForwardContract):

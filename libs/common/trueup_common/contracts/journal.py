@@ -78,6 +78,10 @@ class JournalRow(ForwardContract):
     deadline_at: Instant
     wake_at: Instant | None = None
     cancel_requested: bool = False
+    compensates: str | None = None
+    """The succeeded operation that this one undoes; None for a step's own operation."""
+    approval_id: str | None = None
+    """The approval that this effect rests on; the grant is refused where it does not cover the payload."""
     compensation_command: str | None = None
     compensation_state: CompensationState = CompensationState.NONE
     last_reconciled_at: Instant | None = None
@@ -119,6 +123,38 @@ class InstanceRow(ForwardContract):
     mandate: dict[str, Any]
     owed: list[dict[str, Any]] = Field(default_factory=list)
     """Elements whose verification is still owed: {command_id, system, resource, element}."""
+    input: Any = None
+    input_sha256: str | None = None
+    start_key: str | None = None
+    request_fingerprint: str | None = None
+    purpose: str | None = None
+    source_version: str | None = None
+    on_terminal: str = "return"
+    actions_max: int = 1
+    declarations: dict[str, str] = Field(default_factory=dict)
+    """Command type → declaration hash, for every type the document names and every compensation of them: pinned."""
+    steps: list[dict[str, Any]] = Field(default_factory=list)
+    """`StepState` of each step, in the document's order; empty for a single command."""
+    operations: list[str] = Field(default_factory=list)
+    """Every operation of a workflow, compensations included, in the order of their beginning."""
+    held: list[dict[str, Any]] = Field(default_factory=list)
+    """Signals that came before their wait, bounded, with owner and deadline."""
+    signals: list[dict[str, Any]] = Field(default_factory=list)
+    """What became of the latest signals: {event_id, disposition}; a duplicate gets the same answer."""
+    locks: list[str] = Field(default_factory=list)
+    """Semantic locks that the case takes, sorted."""
+    locked: bool = True
+    """False while the case queues for its locks."""
+    direction: str = "forward"
+    """`Direction`: which way the case moves; everything but forward starts no new step."""
+    turned: dict[str, Any] | None = None
+    """Why the case left its way forward: {reason, step_id, at}."""
+    cancel: dict[str, Any] | None = None
+    paused: dict[str, Any] | None = None
+    wait: dict[str, Any] | None = None
+    """What the case waits for: {reason, expects, step_id, owner, backup_owner, deadline, next_wake_at}."""
+    wake_at: Instant | None = None
+    """When the orchestrator looks at the case by itself (business time)."""
     history_seq: int = 0
     history_hash: str = "0" * 64
     published_seq: int = 0

@@ -64,6 +64,9 @@ CONSUMERS: Final = (
             "trueup.evt.reconciler.settlement.*",
             "trueup.evt.reconciler.verified.*",
             "trueup.evt.gateway.grant-refused.*",
+            "trueup.evt.gateway.approval.*",
+            "trueup.evt.gateway.signal.*",
+            "trueup.evt.gateway.control.*",
         ),
     ),
     Consumer("gateway-grants", GRANTS, "gateway", ("trueup.grant.request.*",)),
@@ -71,8 +74,14 @@ CONSUMERS: Final = (
         "gateway-views",
         EVENTS,
         "gateway",
-        ("trueup.evt.orchestrator.case.*", "trueup.evt.reconciler.element.*", "trueup.evt.planner.exception.*"),
+        (
+            "trueup.evt.orchestrator.case.*",
+            "trueup.evt.orchestrator.signal.*",
+            "trueup.evt.reconciler.element.*",
+            "trueup.evt.planner.exception.*",
+        ),
     ),
+    Consumer("gateway-approvals", EVENTS, "gateway", ("trueup.evt.orchestrator.approval.*",)),
     Consumer(
         "reconciler-events",
         EVENTS,
@@ -170,9 +179,9 @@ class Permissions:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def inbox_prefix(service: str) -> str:
-    """Private inbox prefix of a service."""
-    return f"_INBOX_{service.replace('-', '_')}"
+def inbox_prefix(user: str) -> str:
+    """Private inbox prefix of a broker user."""
+    return f"_INBOX_{user.replace('-', '_')}"
 
 
 def _watch_permissions(bucket: str) -> tuple[str, ...]:
@@ -195,7 +204,24 @@ def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
     own = [c for c in CONSUMERS if c.service == service]
     if service == "adapters":
         own += [task_consumer(system) for system in systems]
-    publish = list(_PUBLISHES[service])
+    return _permissions(service, own, _PUBLISHES[service], _SUBSCRIBES[service])
+
+
+def adapter_user(system: str) -> str:
+    """The broker user of an adapters process that serves one system alone."""
+    return f"adapters-{system}"
+
+
+def adapter_permissions(system: str) -> Permissions:
+    """What an adapters process of one system may do: it can neither take nor answer another system's tasks."""
+    own = [c for c in CONSUMERS if c.service == "adapters"] + [task_consumer(system)]
+    narrowed = {"trueup.evt.adapter.>": f"trueup.evt.adapter.{system}.>", beat_subject("*"): beat_subject(system)}
+    publish = tuple(narrowed.get(subject, subject) for subject in _PUBLISHES["adapters"])
+    return _permissions(adapter_user(system), own, publish, _SUBSCRIBES["adapters"])
+
+
+def _permissions(user: str, own: list[Consumer], publishes: tuple[str, ...], subscribes: tuple[str, ...]) -> Permissions:
+    publish = list(publishes)
     for consumer in own:
         publish += [
             f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.durable}",
@@ -208,13 +234,13 @@ def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
         publish += _watch_permissions(bucket)
     publish += ["_INBOX_admin.>"]  # answers to control requests (clock)
     subscribe = [
-        f"{inbox_prefix(service)}.>",
+        f"{inbox_prefix(user)}.>",
         CLOCK_SUBJECT,
         CRASH_SUBJECT,
         GOVERNANCE_BEAT_SUBJECT,
-        *_SUBSCRIBES[service],
+        *subscribes,
     ]
-    return Permissions(user=service, publish=tuple(publish), subscribe=tuple(subscribe))
+    return Permissions(user=user, publish=tuple(publish), subscribe=tuple(subscribe))
 
 
 DUE: Final[tuple[tuple[str, str, str, str], ...]] = (

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import nats
 import nats.errors
@@ -77,7 +78,7 @@ class Bus:
         await client.connect(
             url,
             name=name,
-            inbox_prefix=inbox_prefix(service).encode(),
+            inbox_prefix=inbox_prefix(user_of(url) or service).encode(),
             error_cb=failed,
             closed_cb=gone,
             connect_timeout=int(connect_timeout_seconds),
@@ -392,6 +393,12 @@ class BusPublisher:
         """Message ids confirmed since the last call."""
         taken, self.confirmed = self.confirmed, []
         return taken
+
+
+def user_of(url: str) -> str | None:
+    """The user that a URL of the broker names; servers of a cluster, separated by commas, share it."""
+    user = urlsplit(url.partition(",")[0]).username
+    return unquote(user) if user else None
 
 
 async def connect_admin(url: str) -> Client:

@@ -1,16 +1,21 @@
-"""Health: /livez, /readyz and /metrics of a process, on a port of its own."""
+"""Health: /livez, /readyz and /metrics of a process, on a port of its own. Who asks slowly is cut off."""
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trueup_common.runtime.metrics import exposition
+
+REQUEST_SECONDS: Final = 10.0
+"""How long a caller may take for one whole request, from its connection or from the first byte of the next request."""
 
 ReadyCheck = Callable[[], str | None]
 """Answers None when ready, else what is missing."""
@@ -30,6 +35,48 @@ def health_routes(checks: list[ReadyCheck]) -> list[Route]:
         return Response(exposition(), media_type="text/plain; version=0.0.4")
 
     return [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+class PunctualProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 with a deadline for requests: it has none itself, so idle or trickling callers would stay."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The first request is due."""
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """A next request has begun, whatever its bytes are."""
+        self._expect()
+        super().data_received(data)
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._unset_deadline()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is due any more."""
+        self._unset_deadline()
+        super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No new request came: end it, also where the caller never read the last answer."""
+        self.transport.abort()
+
+    def _expect(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._cut)
+
+    def _unset_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cut(self) -> None:
+        self.transport.abort()
 
 
 class QuietServer(uvicorn.Server):
@@ -57,10 +104,14 @@ def listen(host: str, port: int, *, share: bool = False) -> socket.socket:
     return sock
 
 
-async def serve_health(host: str, port: int, checks: list[ReadyCheck], stop: asyncio.Event) -> None:
-    """Serve until `stop`."""
-    app = Starlette(routes=health_routes(checks))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+async def serve_health(
+    host: str, port: int, checks: list[ReadyCheck], stop: asyncio.Event, routes: Sequence[BaseRoute] = ()
+) -> None:
+    """Serve until `stop`. `routes` are what the service answers on this port besides."""
+    app = Starlette(routes=[*health_routes(checks), *routes])
+    config = uvicorn.Config(
+        app, http=PunctualProtocol, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
     server = QuietServer(config)
     sock = listen(host, port)
 

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import asyncpg
 import orjson
 import uvloop
 from pydantic import ValidationError
+from starlette.routing import BaseRoute
 
 from trueup_common.contracts.topology import CLOCK_SUBJECT, CRASH_SUBJECT
 from trueup_common.runtime import tracing
@@ -73,6 +75,8 @@ class Parts:
     background: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     ready: list[ReadyCheck] = field(default_factory=list)
     close: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    routes: list[BaseRoute] = field(default_factory=list)
+    """What this service answers on its health port besides health."""
     own_health: bool = False
     """True where the service serves health itself (the gateway on its main port)."""
 
@@ -202,7 +206,8 @@ async def _run(settings: Settings, build: Build) -> int:
     tasks += [asyncio.ensure_future(part()) for part in parts.background]
     health: list[asyncio.Task[None]] = []
     if not parts.own_health or settings.health_port:
-        health = [asyncio.create_task(serve_health(settings.host, settings.health_port, checks, health_stop))]
+        serving = serve_health(settings.host, settings.health_port, checks, health_stop, parts.routes)
+        health = [asyncio.create_task(serving)]
     _settle_memory()
     log.info("started", extra={"pid": os.getpid()})
     code = await _until_stopped(context, tasks + health)
@@ -317,7 +322,7 @@ async def _drain(context: Context, parts: Parts, relay: Relay, tasks: "list[Any]
 def run_service(name: str, build: Build) -> None:
     """Run a service until SIGTERM; the process exits 0 after a drain, 1 when a part died, 2 on bad settings."""
     os.environ["TRUEUP_SERVICE"] = name
-    os.environ.setdefault("TRUEUP_INSTANCE", name)
+    os.environ.setdefault("TRUEUP_INSTANCE", f"{name}-{socket.gethostname()}"[:64])
     try:
         settings = Settings()
     except ValidationError as error:

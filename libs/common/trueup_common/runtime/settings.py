@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-SECRETS = ("database_url", "nats_url", "grant_keys", "signing_key", "dev_issuer_key")
+SECRETS = ("database_url", "nats_url", "grant_keys", "signing_key", "dev_issuer_key", "role_passwords")
 
 
 class Settings(BaseSettings):
@@ -19,7 +19,7 @@ class Settings(BaseSettings):
         default="production", pattern="^(development|production)$", description="development or production"
     )
     service: str = Field(default="", description="name of this service (set by its main)")
-    instance: str = Field(default="", description="name of this process, unique among replicas")
+    instance: str = Field(default="", description="name of this process, unique among replicas; default: service-host")
     database_url: SecretStr = Field(default=SecretStr(""), description="PostgreSQL, with this service's own role")
     database_pool: int = Field(default=8, ge=2, le=100, description="connections of this process")
     nats_url: SecretStr = Field(default=SecretStr(""), description="NATS, with this service's own user")
@@ -34,6 +34,9 @@ class Settings(BaseSettings):
     signing_key: SecretStr = Field(default=SecretStr(""), description="Ed25519 private JWK that signs capabilities")
     dev_issuer: bool = Field(default=False, description="serve /dev/token (refused in production mode)")
     dev_issuer_key: SecretStr = Field(default=SecretStr(""), description="Ed25519 private JWK of the dev issuer")
+    role_passwords: SecretStr = Field(
+        default=SecretStr(""), description='JSON {"service": "password"}: what the bootstrap gives the database roles'
+    )
     public_url: str = Field(default="", description="address of the gateway as clients see it")
     clock: str = Field(default="system", pattern="^(system|virtual)$", description="virtual lets `clock advance` work")
     exception_owner: str = Field(default="operators", description="owner of new exceptions")

@@ -44,6 +44,36 @@ def upgrade() -> None:
         schema="adapters",
     )
     op.create_table(
+        "document",
+        sa.Column("operation_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("system", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("content", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("removed_by", sa.Text(), nullable=True),
+        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("removed_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("operation_id"),
+        schema="adapters",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index(
+        "document_removed",
+        "document",
+        ["removed_by"],
+        unique=False,
+        schema="adapters",
+        postgresql_where=sa.text("removed_by IS NOT NULL"),
+    )
+    op.create_index(
+        "document_standing",
+        "document",
+        ["tenant", "system", "key"],
+        unique=True,
+        schema="adapters",
+        postgresql_where=sa.text("removed_by IS NULL"),
+    )
+    op.create_table(
         "effect",
         sa.Column("command_id", sa.Text(), nullable=False),
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -162,6 +192,13 @@ def downgrade() -> None:
     op.drop_table("inbox", schema="adapters")
     op.drop_index("effect_open", table_name="effect", schema="adapters", postgresql_where=sa.text("status = 'SENT'"))
     op.drop_table("effect", schema="adapters")
+    op.drop_index(
+        "document_standing", table_name="document", schema="adapters", postgresql_where=sa.text("removed_by IS NULL")
+    )
+    op.drop_index(
+        "document_removed", table_name="document", schema="adapters", postgresql_where=sa.text("removed_by IS NOT NULL")
+    )
+    op.drop_table("document", schema="adapters")
     op.drop_table("delivery_failure", schema="adapters")
     op.drop_table("attempt", schema="adapters")
     # ### end Alembic commands ###

@@ -24,6 +24,17 @@ def upgrade() -> None:
         schema="orchestrator",
     )
     op.create_table(
+        "document",
+        sa.Column("sha256", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("document", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("sha256"),
+        schema="orchestrator",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_table(
         "history",
         sa.Column("workflow_id", sa.Text(), nullable=False),
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -73,6 +84,27 @@ def upgrade() -> None:
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("mandate", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("owed", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("input", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("input_sha256", sa.Text(), nullable=True),
+        sa.Column("start_key", sa.Text(), nullable=True),
+        sa.Column("request_fingerprint", sa.Text(), nullable=True),
+        sa.Column("purpose", sa.Text(), nullable=True),
+        sa.Column("source_version", sa.Text(), nullable=True),
+        sa.Column("on_terminal", sa.Text(), nullable=False),
+        sa.Column("actions_max", sa.BigInteger(), nullable=False),
+        sa.Column("declarations", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("steps", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("operations", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("held", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("signals", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("locks", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("locked", sa.Boolean(), nullable=False),
+        sa.Column("direction", sa.Text(), nullable=False),
+        sa.Column("turned", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("cancel", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("paused", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("wait", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("wake_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("history_seq", sa.BigInteger(), nullable=False),
         sa.Column("history_hash", sa.Text(), nullable=False),
         sa.Column("published_seq", sa.BigInteger(), nullable=False),
@@ -95,6 +127,37 @@ def upgrade() -> None:
         unique=False,
         schema="orchestrator",
         postgresql_where=sa.text("closed_at IS NULL"),
+    )
+    op.create_index(
+        "instance_start_key",
+        "instance",
+        ["tenant", "start_key", "revision"],
+        unique=True,
+        schema="orchestrator",
+        postgresql_where=sa.text("start_key IS NOT NULL"),
+    )
+    op.create_index(
+        "instance_wake",
+        "instance",
+        ["wake_at"],
+        unique=False,
+        schema="orchestrator",
+        postgresql_where=sa.text("wake_at IS NOT NULL"),
+    )
+    op.create_table(
+        "lock",
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("workflow_id", sa.Text(), nullable=False),
+        sa.Column("held", sa.Boolean(), nullable=False),
+        sa.Column("since", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "key", "workflow_id"),
+        schema="orchestrator",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index("lock_case", "lock", ["workflow_id"], unique=False, schema="orchestrator")
+    op.create_index(
+        "lock_holder", "lock", ["tenant", "key"], unique=True, schema="orchestrator", postgresql_where=sa.text("held")
     )
     op.create_table(
         "obligation",
@@ -191,6 +254,8 @@ def upgrade() -> None:
         sa.Column("deadline_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
         sa.Column("wake_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
+        sa.Column("compensates", sa.Text(), nullable=True),
+        sa.Column("approval_id", sa.Text(), nullable=True),
         sa.Column("compensation_command", sa.Text(), nullable=True),
         sa.Column("compensation_state", sa.Text(), nullable=False),
         sa.Column("last_reconciled_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
@@ -356,6 +421,18 @@ def downgrade() -> None:
         postgresql_where=sa.text("status = 'open'"),
     )
     op.drop_table("obligation", schema="orchestrator")
+    op.drop_index("lock_holder", table_name="lock", schema="orchestrator", postgresql_where=sa.text("held"))
+    op.drop_index("lock_case", table_name="lock", schema="orchestrator")
+    op.drop_table("lock", schema="orchestrator")
+    op.drop_index(
+        "instance_wake", table_name="instance", schema="orchestrator", postgresql_where=sa.text("wake_at IS NOT NULL")
+    )
+    op.drop_index(
+        "instance_start_key",
+        table_name="instance",
+        schema="orchestrator",
+        postgresql_where=sa.text("start_key IS NOT NULL"),
+    )
     op.drop_index(
         "instance_open", table_name="instance", schema="orchestrator", postgresql_where=sa.text("closed_at IS NULL")
     )
@@ -363,5 +440,6 @@ def downgrade() -> None:
     op.drop_index("inbox_received_at", table_name="inbox", schema="orchestrator", postgresql_using="brin")
     op.drop_table("inbox", schema="orchestrator")
     op.drop_table("history", schema="orchestrator")
+    op.drop_table("document", schema="orchestrator")
     op.drop_table("delivery_failure", schema="orchestrator")
     # ### end Alembic commands ###
