@@ -142,7 +142,7 @@ def reload(case: Case) -> Case:
     """The case as another process reads it from the store."""
     return Case(
         InstanceRow.model_validate_json(case.instance.model_dump_json()),
-        JournalRow.model_validate_json(case.operation.model_dump_json()),
+        tuple(JournalRow.model_validate_json(row.model_dump_json()) for row in case.operations),
         tuple(ObligationRow.model_validate_json(row.model_dump_json()) for row in case.obligations),
         tuple(HistoryEvent.model_validate_json(event.model_dump_json()) for event in case.unpublished),
     )

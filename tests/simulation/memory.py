@@ -318,7 +318,9 @@ class MemoryTransaction:
 
     def _visible(self, table: Table[Any]) -> dict[Key, Any]:
         written = self._written.get(table.name)
-        return {**table.rows, **written} if written else table.rows
+        if not written:
+            return table.rows
+        return {key: row for key, row in {**table.rows, **written}.items() if row is not None}
 
     async def get(self, name: str, column: str, values: Iterable[Any]) -> list[Any]:
         """Rows whose column has one of the values."""
@@ -399,6 +401,14 @@ class MemoryTransaction:
                 raise VersionConflict(f"{name}: {key} is not there")
             if table.version and getattr(before, table.version) != getattr(row, table.version) - 1:
                 raise VersionConflict(f"{name}: {key} moved first")
+            self._write(table, key, row, table.rows.get(key, _ABSENT))
+
+    async def touch(self, name: str, rows: Sequence[Any]) -> None:
+        """Update rows whatever their version (a plain UPDATE)."""
+        await STEP
+        table = self._table(name)
+        for row in rows:
+            key = table.key_of(row)
             self._write(table, key, row, table.rows.get(key, _ABSENT))
 
     async def upsert(self, name: str, rows: Sequence[Any]) -> None:

@@ -22,22 +22,15 @@ from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway import tables as gateway_tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
+from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.projection import FreedKey
-from trueup_gateway.core.records import (
-    CaseView,
-    CommandView,
-    DecisionRow,
-    ElementView,
-    ExceptionView,
-    FreezeRow,
-    HistoryView,
-    MandateRow,
-    PolicyRow,
-)
+from trueup_gateway.core.records import DecisionRow, EffectCountRow, FreezeRow, MandateRow, PolicyRow
+from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
 from trueup_gateway.store import AcceptRows, KeyTaken
 from trueup_orchestrator import tables as orchestrator_tables
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
+from trueup_orchestrator.core.records import DocumentRow, LockRow
 from trueup_orchestrator.store import Holder, Identity, Key
 from trueup_reconciler import tables as reconciler_tables
 from trueup_reconciler.core.element import ElementRow
@@ -51,6 +44,10 @@ MAIL: Final = frozenset({"inbox", "outbox", "quarantine", "delivery_failure", "s
 CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "identity IS NOT NULL": lambda row: row.identity is not None,
     orchestrator_tables.HOLDS_KEY: lambda row: row.error_code != "identity_in_use",
+    "start_key IS NOT NULL": lambda row: row.start_key is not None,
+    "held": lambda row: row.held,
+    "removed_by IS NULL": lambda row: row.removed_by is None,
+    "status = 'pending'": lambda row: row.status == "pending",
 }
 """Predicates of partial unique indexes, by their SQL text."""
 
@@ -174,6 +171,23 @@ class GatewayMemory(MemoryTransaction):
         """Those that are revoked."""
         rows = await self.get("capability", "capability_id", capability_ids)
         return {row.capability_id for row in rows if row.revoked_at is not None}
+
+    async def effects(self, mandate_ids: Sequence[str]) -> dict[str, set[str]]:
+        """What counts against these mandates, which stay locked."""
+        found: dict[str, set[str]] = {
+            row.mandate_id: set() for row in await self.get_locked("mandate", "mandate_id", mandate_ids)
+        }
+        for row in await self.get("effect", "mandate_id", list(found)):
+            found[row.mandate_id].add(row.command_id)
+        return found
+
+    async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
+        """Count these operations as effects."""
+        await self.insert_new("effect", rows)
+
+    async def approvals(self, approval_ids: Sequence[str]) -> dict[str, ApprovalRow]:
+        """Approvals by id."""
+        return {row.approval_id: row for row in await self.get("approval", "approval_id", approval_ids)}
 
     async def save_views(
         self,
@@ -393,23 +407,87 @@ class OrchestratorMemory(MemoryTransaction):
         return await self.select(
             "instance",
             lambda row: (
-                row.status is InstanceStatus.VERIFYING and row.closed_at is None and row.deadline_at <= business
+                row.closed_at is None
+                and (
+                    (
+                        row.deadline_at <= business
+                        and (row.status is InstanceStatus.VERIFYING or row.definition != "command")
+                    )
+                    or (row.wake_at is not None and row.wake_at <= business)
+                )
             ),
             order=lambda row: row.deadline_at,
             limit=limit,
             lock=True,
         )
 
+    async def newest(self, keys: Sequence[tuple[str, str]]) -> list[JournalRow]:
+        """The highest generation under each key."""
+        wanted = set(keys)
+        found: dict[tuple[str, str], JournalRow] = {}
+        for row in await self.select(
+            "operation",
+            lambda row: (row.tenant, row.idempotency_key) in wanted and row.error_code != "identity_in_use",
+        ):
+            known = found.get((row.tenant, row.idempotency_key))
+            if known is None or known.generation < row.generation:
+                found[row.tenant, row.idempotency_key] = row
+        return list(found.values())
+
+    async def started(self, keys: Sequence[Key]) -> set[Key]:
+        """Which start keys are taken."""
+        wanted = set(keys)
+        rows = await self.select("instance", lambda row: (row.tenant, row.start_key, row.revision) in wanted)
+        return {(row.tenant, row.start_key, row.revision) for row in rows}
+
+    async def documents(self, sha256s: Sequence[str]) -> list[DocumentRow]:
+        """By hash."""
+        return await self.get("document", "sha256", sha256s)
+
+    async def keep_documents(self, rows: Sequence[DocumentRow]) -> None:
+        """Those that are new."""
+        await self.insert_new("document", list(rows))
+
+    async def lock_rows(self, keys: Sequence[tuple[str, str]]) -> list[LockRow]:
+        """Places at locks."""
+        wanted = set(keys)
+        return await self.select("lock", lambda row: (row.tenant, row.key) in wanted)
+
+    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
+        """Places at locks, kept; a lock that was taken meanwhile ends the transaction."""
+        held = {(row.tenant, row.key) for row in rows if row.held}
+        foreign = await self.select(
+            "lock", lambda row: row.held and (row.tenant, row.key) in held and row.workflow_id != rows[0].workflow_id
+        )
+        if foreign:
+            raise VersionConflict("a lock was taken by another case")
+        await self.upsert("lock", list(rows))
+
+    async def release(self, instances: Sequence[InstanceRow]) -> None:
+        """Locks given up, and who queues for them woken."""
+        over = {row.workflow_id for row in instances}
+        freed = await self.select("lock", lambda row: row.workflow_id in over)
+        keys = {(row.tenant, row.key) for row in freed}
+        await self.delete("lock", [(row.tenant, row.key, row.workflow_id) for row in freed])
+        waiting = await self.select("lock", lambda row: not row.held and (row.tenant, row.key) in keys)
+        moment, _ = await self.claim("", [])
+        rows = await self.get("instance", "workflow_id", sorted({row.workflow_id for row in waiting} - over))
+        await self.touch(
+            "instance",
+            [row.evolve(wake_at=moment.business) for row in rows if row.closed_at is None and not row.locked],
+        )
+
     async def save(self, decisions: Sequence[Decision]) -> None:
         """Store decisions."""
-        created = [decision.case for decision in decisions if decision.created]
+        created = [decision.case.instance for decision in decisions if decision.created]
         old = [decision for decision in decisions if not decision.created]
-        if created:
-            inserted = await self.insert_new("operation", [case.operation for case in created])
-            if len(inserted) != len(created):
+        begun = [row for decision in decisions for row in decision.begun]
+        if begun:
+            inserted = await self.insert_new("operation", begun)
+            if len(inserted) != len(begun):
                 raise VersionConflict("operation: a key or business identity was taken first")
-            await self.insert("instance", [case.instance for case in created])
-        await self.update("operation", [item.case.operation for item in old if item.operation_changed])
+        await self.insert("instance", created)
+        await self.update("operation", [row for decision in decisions for row in decision.moved])
         await self.update("instance", [item.case.instance for item in old if item.instance_changed])
         await self.insert("history", [event for item in decisions for event in item.events])
         await self.insert("obligation", [row for item in decisions for row in item.opened])

@@ -9,22 +9,35 @@ from typing import Any, Final, Protocol
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Outgoing
-from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
-from trueup_common.contracts.states import OperationState
+from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
+from trueup_common.contracts.workflow import Direction, WorkflowDocument
+from trueup_common.documents.expressions import Expressions
 from trueup_common.runtime.ports import Moment
 from trueup_orchestrator.core.case import Authority, Case, Terms
 from trueup_orchestrator.core.dispatch import Pair, Waiting, choose, free, quotas
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch
 from trueup_orchestrator.core.obligations import may_owe
+from trueup_orchestrator.core.opening import take_locks
+from trueup_orchestrator.core.records import LockRow
+from trueup_orchestrator.core.saga import advance
 from trueup_orchestrator.core.seal import seal
-from trueup_orchestrator.store import OrchestratorTransaction
+from trueup_orchestrator.core.steps import Begin, begin, ended_without_effect
+from trueup_orchestrator.core.workflow import Workflow
+from trueup_orchestrator.store import Identity, OrchestratorTransaction
 from trueup_orchestrator.windows import Windows
 
 log = logging.getLogger("trueup.orchestrator")
 
 ADMIT_MAX: Final = 400
 """Operations dispatched in one transaction, at most."""
+
+COMMAND: Final = "command"
+"""The definition of a single command."""
+
+ROUNDS_MAX: Final = 50
+"""How often a case may move on within one transaction; far beyond what a document of checks can need."""
 
 
 class Declarations(Protocol):
@@ -64,15 +77,21 @@ class Desk:
         self.governance = governance
         self.terms = terms
         self.windows = windows
+        self._documents: dict[str, tuple[WorkflowDocument, Expressions]] = {}
 
-    def declaration_of(self, row: JournalRow) -> CommandDeclaration:
-        """The declaration that an operation started with. Raises DeclarationMissing."""
+    def declaration_of(self, fold: Fold, row: JournalRow) -> CommandDeclaration:
+        """The declaration that an operation started with, tightened by its document. Raises DeclarationMissing."""
         found = self.declarations.declaration(row.declaration_sha256)
         if found is None:
             raise DeclarationMissing(f"{row.command_type} {row.declaration_sha256} of {row.command_id}")
-        return found
+        step = fold.workflow.document.by_id.get(row.step_id) if fold.workflow is not None else None
+        if step is None or step.retry is None:
+            return found
+        attempts = min(step.retry.attempts_max, found.retry.attempts_max)
+        tightened: CommandDeclaration = found.evolve(retry=found.retry.evolve(attempts_max=attempts))
+        return tightened
 
-    def authority(self, fields: Mapping[str, Any]) -> Authority:
+    def authority(self, fields: Mapping[str, Any], *, compensation: bool = False) -> Authority:
         """What governance says of an effect with these fields (see `authority_of`)."""
         revoked = None
         for kind in ("mandate", "decision", "capability"):
@@ -81,12 +100,12 @@ class Desk:
                 break
         return Authority(
             revoked=revoked,
-            frozen=self.governance.freeze_of(fields) is not None,
+            frozen=self.governance.freeze_of(fields, compensation=compensation) is not None,
             stale=self.governance.stale,
         )
 
     def authority_of(self, fold: Fold) -> Authority:
-        """What governance says of a stored operation."""
+        """What governance says of the stored operation in focus."""
         row, instance = fold.operation, fold.instance
         return self.authority(
             {
@@ -98,30 +117,187 @@ class Desk:
                 "mandate_id": row.mandate_id,
                 "decision_id": row.decision_id,
                 "capability_id": row.capability_id,
-            }
+            },
+            compensation=row.compensates is not None,
         )
 
     async def load(self, tx: OrchestratorTransaction, moment: Moment, rows: Sequence[JournalRow]) -> dict[str, Fold]:
-        """Folds of stored operations, with instance, open obligations and unpublished history."""
+        """Folds, by case, of stored operations: with instance, open obligations and unpublished history."""
         if not rows:
             return {}
-        instances = {row.workflow_id: row for row in await tx.instances(sorted({row.workflow_id for row in rows}))}
-        owing = sorted({row.workflow_id for row in rows if may_owe(row)})
+        instances = await tx.instances(sorted({row.workflow_id for row in rows}))
+        return await self.load_cases(tx, moment, instances, rows)
+
+    async def load_cases(
+        self,
+        tx: OrchestratorTransaction,
+        moment: Moment,
+        instances: Sequence[InstanceRow],
+        rows: Sequence[JournalRow] = (),
+    ) -> dict[str, Fold]:
+        """Folds, by case. Of a single command its operation is among `rows`; a workflow's are loaded whole."""
+        cases = {row.workflow_id: row for row in instances}
+        operations: dict[str, list[JournalRow]] = {}
+        for row in rows:
+            if cases[row.workflow_id].definition == COMMAND:
+                operations[row.workflow_id] = [row]
+        workflows = [row for row in instances if row.definition != COMMAND]
+        foreign: dict[str, JournalRow] = {}
+        if workflows:
+            foreign = await self._load_workflows(tx, workflows, operations)
+        owing = sorted(
+            {row.workflow_id for row in workflows}
+            | {key for key, own in operations.items() if any(may_owe(row) for row in own)}
+        )
         obligations = _by_case(await tx.obligations(owing)) if owing else {}
         lag = {
             key: instance.published_seq
-            for key, instance in instances.items()
+            for key, instance in cases.items()
             if instance.published_seq < instance.history_seq
         }
         history = _by_case(await tx.history_after(lag)) if lag else {}
-        return {
-            row.command_id: Fold(
-                _case(row, instances[row.workflow_id], obligations, history),
-                moment,
-                self.terms,
-            )
-            for row in rows
+        folds: dict[str, Fold] = {}
+        for key, instance in cases.items():
+            if key not in operations:
+                continue
+            case = Case(instance, tuple(operations[key]), tuple(obligations.get(key, ())), tuple(history.get(key, ())))
+            fold = Fold(case, moment, self.terms, workflow=self.workflow_of(instance))
+            fold.foreign = foreign
+            folds[key] = fold
+        return folds
+
+    async def _load_workflows(
+        self, tx: OrchestratorTransaction, instances: Sequence[InstanceRow], operations: dict[str, list[JournalRow]]
+    ) -> dict[str, JournalRow]:
+        """All operations of workflows into `operations`; answers those of other cases that steps are attached to."""
+        unknown = sorted({row.sha256 for row in instances} - set(self._documents))
+        for row in await tx.documents(unknown) if unknown else ():
+            self.remember(WorkflowDocument.model_validate(row.document))
+        attached = {
+            step["command_id"] for row in instances for step in row.steps if step.get("attached") and step["command_id"]
         }
+        wanted = {command_id for row in instances for command_id in row.operations} | attached
+        found = {row.command_id: row for row in await tx.operations(sorted(wanted))} if wanted else {}
+        for instance in instances:
+            operations[instance.workflow_id] = [found[key] for key in instance.operations]
+        return {key: found[key] for key in attached if key in found}
+
+    def remember(self, document: WorkflowDocument) -> str:
+        """Keep a document compiled; answers its hash. Raises ValueError for one that cannot be compiled."""
+        if document.sha256 not in self._documents:
+            self._documents[document.sha256] = (document, Expressions(document))
+        return document.sha256
+
+    def workflow_of(self, instance: InstanceRow) -> Workflow | None:
+        """What a case runs by; None for a single command. Raises DeclarationMissing."""
+        if instance.definition == COMMAND:
+            return None
+        return self.workflow(instance.sha256, instance.declarations)
+
+    def workflow(self, sha256: str, pinned: Mapping[str, str]) -> Workflow:
+        """A known document with the declarations that a case pinned. Raises DeclarationMissing."""
+        if sha256 not in self._documents:
+            raise DeclarationMissing(f"the document {sha256}")
+        document, expressions = self._documents[sha256]
+        declarations: dict[str, CommandDeclaration] = {}
+        for command_type, declaration_sha256 in pinned.items():
+            found = self.declarations.declaration(declaration_sha256)
+            if found is None:
+                raise DeclarationMissing(f"{command_type} {declaration_sha256}")
+            declarations[command_type] = found
+        return Workflow(document, expressions, declarations)
+
+    async def progress(self, tx: OrchestratorTransaction, folds: Iterable[Fold]) -> None:
+        """Let workflows move as far as they can: what ended, what follows, what may begin."""
+        moving = [fold for fold in folds if fold.workflow is not None]
+        if not moving:
+            return
+        await self._take_locks(tx, moving)
+        for _ in range(ROUNDS_MAX):
+            wanted = [(fold, item) for fold in moving for item in advance(fold)]
+            if not wanted:
+                return
+            keys = [(fold.instance.tenant, item.key) for fold, item in wanted]
+            newest = {(row.tenant, row.idempotency_key): row for row in await tx.newest(keys)}
+            identities = {
+                (fold.instance.tenant, item.declaration.type, item.identity) for fold, item in wanted if item.identity
+            }
+            held = {
+                holder.identity: holder.command_id
+                for holder in (await tx.holders([], sorted(identities)) if identities else ())
+                if holder.identity
+            }
+            for fold, item in wanted:
+                self._begin(fold, item, newest, held)
+        log.error(
+            "a workflow did not come to rest", extra={"workflows": [fold.instance.workflow_id for fold in moving]}
+        )
+
+    def _begin(
+        self,
+        fold: Fold,
+        item: Begin,
+        newest: dict[tuple[str, str], JournalRow],
+        held: dict[Identity, str],
+    ) -> None:
+        instance, mandate = fold.instance, fold.instance.mandate
+        identity = (instance.tenant, item.declaration.type, item.identity) if item.identity else None
+        authority = self.authority(
+            {
+                "tenant": instance.tenant,
+                "system": item.declaration.system,
+                "command_type": item.declaration.type,
+                "definition": instance.definition,
+                "version": instance.version,
+                "mandate_id": mandate["mandate_id"],
+                "decision_id": mandate["decision_id"],
+                "capability_id": mandate["capability_id"],
+            }
+        )
+        key = (instance.tenant, item.key)
+        holder = newest.get(key)
+        taken = held.get(identity) if identity else None
+        if holder is not None and taken == holder.command_id and ended_without_effect(holder):
+            taken = None  # its identity is freed with the next commit that touches it
+        begin(fold, item, authority, holder=holder, identity_holder=taken)
+        row = fold.operation if fold.operations else None
+        if row is not None and row.idempotency_key == item.key and row.state is OperationState.QUEUED:
+            newest[key] = row
+            if identity is not None and row.identity is not None:
+                held[identity] = row.command_id
+
+    async def _take_locks(self, tx: OrchestratorTransaction, folds: Sequence[Fold]) -> None:
+        """Give locks to cases that wait for them, oldest first."""
+        waiting = [fold for fold in folds if not fold.instance.locked and fold.instance.direction == Direction.FORWARD]
+        if not waiting:
+            return
+        wanted = sorted({(fold.instance.tenant, key) for fold in waiting for key in fold.instance.locks})
+        rows = await tx.lock_rows(wanted)
+        for fold in sorted(waiting, key=lambda item: (item.instance.created_at, item.instance.workflow_id)):
+            instance = fold.instance
+            since = (instance.created_at, instance.workflow_id)
+            before = {
+                row.key: row.workflow_id
+                for row in rows
+                if row.tenant == instance.tenant
+                and row.key in instance.locks
+                and row.workflow_id != instance.workflow_id
+                and (row.held or (row.since, row.workflow_id) < since)
+            }
+            taken = take_locks(fold, before)
+            own = [
+                LockRow(
+                    tenant=instance.tenant,
+                    key=key,
+                    workflow_id=instance.workflow_id,
+                    held=taken,
+                    since=instance.created_at,
+                )
+                for key in instance.locks
+            ]
+            if taken or fold.instance.direction == Direction.FORWARD:
+                await tx.keep_locks(own)
+                rows = [row for row in rows if row.workflow_id != instance.workflow_id] + own
 
     async def admit(
         self,
@@ -133,30 +309,27 @@ class Desk:
         grants: Mapping[str, AcceptanceGrant] | None = None,
     ) -> None:
         """Dispatch what may go out now: of the folds in hand, and of what waits in the store for the same pairs."""
-        in_hand = [fold for fold in folds.values() if ready(fold.operation)]
-        wanted = sorted({pair_of(fold.operation) for fold in in_hand} | set(pairs))
+        wanted = sorted({pair_of(row) for fold in folds.values() for row in waiting_rows(fold)} | set(pairs))
         loads = await tx.loads(wanted)
-        freed: dict[Pair, int] = {}
-        for fold in folds.values():
-            if fold.before.operation.lease_expires_at is not None and fold.operation.lease_expires_at is None:
-                pair = pair_of(fold.operation)
-                freed[pair] = freed.get(pair, 0) + 1
+        freed = freed_slots(folds.values())
         sizes = {pair: self.windows.size(pair, moment.real) + freed.get(pair, 0) for pair in wanted}
         room = {pair: free(loads[pair], sizes[pair], in_hand=True) for pair in wanted}
         stored = [pair for pair in wanted if loads[pair].locked and loads[pair].queued]
         if stored:
-            rows = [row for row in await tx.ready(quotas(room, stored, ADMIT_MAX)) if row.command_id not in folds]
+            rows = [row for row in await tx.ready(quotas(room, stored, ADMIT_MAX)) if row.workflow_id not in folds]
             folds.update(await self.load(tx, moment, rows))
+        by_command = {row.command_id: fold for fold in folds.values() for row in waiting_rows(fold)}
         waiting = [
-            Waiting(fold.operation.command_id, pair_of(fold.operation), fold.operation.created_at)
-            for fold in folds.values()
-            if ready(fold.operation)
+            Waiting(command_id, pair_of(row), row.created_at)
+            for command_id, fold in by_command.items()
+            if (row := fold.operations[command_id])
         ]
         base = int(moment.real.timestamp() * 1_000_000)
         for index, command_id in enumerate(choose(waiting, room, ADMIT_MAX)):
-            fold = folds[command_id]
-            declaration = self.declarations.declaration(fold.operation.declaration_sha256)
-            if declaration is None:
+            fold = by_command[command_id].at(command_id)
+            try:
+                declaration = self.declaration_of(fold, fold.operation)
+            except DeclarationMissing:
                 log.error("a queued operation waits for its declaration", extra={"command_id": command_id})
                 continue
             dispatch(
@@ -167,13 +340,33 @@ class Desk:
                 grant=grants.get(command_id) if grants else None,
             )
 
+    async def move_on(
+        self,
+        tx: OrchestratorTransaction,
+        moment: Moment,
+        folds: dict[str, Fold],
+        *,
+        pairs: Iterable[Pair] = (),
+        grants: Mapping[str, AcceptanceGrant] | None = None,
+    ) -> None:
+        """Progress, then dispatch, then take up what dispatching itself brought about."""
+        await self.progress(tx, folds.values())
+        await self.admit(tx, moment, folds, pairs=pairs, grants=grants)
+        await self.progress(tx, folds.values())
+
     async def keep(self, tx: OrchestratorTransaction, folds: Iterable[Fold]) -> list[Outgoing]:
         """Seal and store; answers what is to be sent."""
-        decisions = [seal(fold) for fold in folds]
-        moved = [item for item in decisions if item.created or item.operation_changed or item.instance_changed]
-        if moved:
-            await tx.save(moved)
-        return [item for decision in moved for item in decision.outgoing]
+        decisions = [decision for decision in map(seal, folds) if decision.changes]
+        if decisions:
+            await tx.save(decisions)
+            over = [
+                decision.case.instance
+                for decision in decisions
+                if decision.case.instance.locks and decision.case.instance.status in INSTANCE_TERMINAL
+            ]
+            if over:
+                await tx.release(over)
+        return [item for decision in decisions for item in decision.outgoing]
 
 
 def pair_of(row: JournalRow) -> Pair:
@@ -186,23 +379,20 @@ def ready(row: JournalRow) -> bool:
     return row.state is OperationState.QUEUED and row.lease_expires_at is None and row.next_retry_at is None
 
 
-def freed_pairs(folds: Iterable[Fold]) -> set[Pair]:
-    """Pairs in which a lease was given back by these folds."""
-    return {
-        pair_of(fold.operation)
-        for fold in folds
-        if fold.before.operation.lease_expires_at is not None and fold.operation.lease_expires_at is None
-    }
+def waiting_rows(fold: Fold) -> list[JournalRow]:
+    """Operations of a case that wait for nothing but their window."""
+    return [row for row in fold.operations.values() if ready(row)]
 
 
-def _case(
-    row: JournalRow,
-    instance: InstanceRow,
-    obligations: Mapping[str, list[ObligationRow]],
-    history: Mapping[str, list[HistoryEvent]],
-) -> Case:
-    key = row.workflow_id
-    return Case(instance, row, tuple(obligations.get(key, ())), tuple(history.get(key, ())))
+def freed_slots(folds: Iterable[Fold]) -> dict[Pair, int]:
+    """How many leases were given back by these folds, by pair."""
+    freed: dict[Pair, int] = {}
+    for fold in folds:
+        for command_id, row in fold.operations.items():
+            stored = fold.known.get(command_id)
+            if stored is not None and stored.lease_expires_at is not None and row.lease_expires_at is None:
+                freed[pair_of(row)] = freed.get(pair_of(row), 0) + 1
+    return freed
 
 
 def _by_case(rows: Iterable[Any]) -> dict[str, list[Any]]:

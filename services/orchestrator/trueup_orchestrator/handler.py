@@ -6,26 +6,47 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.events import ElementVerified, GrantRefused, Settlement, StartCase
+from trueup_common.contracts.events import (
+    ApprovalDecided,
+    ControlAsked,
+    ElementVerified,
+    GrantRefused,
+    Settlement,
+    SignalReceived,
+    StartCase,
+    StartWorkflow,
+)
+from trueup_common.contracts.ids import command_id
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Beat, Receipt
+from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
-from trueup_orchestrator.core.decide import Beaten, Due, Stimulus, fold_in
+from trueup_orchestrator.core.decide import Beaten, Due, Stimulus, Woken, fold_in, fold_in_case
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant
+from trueup_orchestrator.core.opening import start_workflow
+from trueup_orchestrator.core.records import DocumentRow
 from trueup_orchestrator.core.start import identity_of, start
-from trueup_orchestrator.desk import DeclarationMissing, Desk, freed_pairs, log
+from trueup_orchestrator.core.workflow import Workflow
+from trueup_orchestrator.desk import COMMAND, DeclarationMissing, Desk, freed_slots, log
 from trueup_orchestrator.store import Identity, Key, OrchestratorTransaction
 
 DUE_MAX: Final = 200
 PAIRS_MAX: Final = 200
-_EVENTS: Final[dict[str, type[Receipt | Settlement | ElementVerified | GrantRefused]]] = {
+Event = Receipt | Settlement | ElementVerified | GrantRefused | ApprovalDecided | SignalReceived | ControlAsked
+
+_EVENTS: Final[dict[str, type[Event]]] = {
     "Receipt": Receipt,
     "Settlement": Settlement,
     "ElementVerified": ElementVerified,
     "GrantRefused": GrantRefused,
+    "ApprovalDecided": ApprovalDecided,
+    "SignalReceived": SignalReceived,
+    "ControlAsked": ControlAsked,
 }
+CASE_EVENTS: Final = (ApprovalDecided, SignalReceived, ControlAsked)
+"""Events about a case as a whole."""
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -43,7 +64,7 @@ def _read(model: type[M], message: Message) -> M:
 
 
 class CommandHandler:
-    """Starts a case for each accepted command, and dispatches it in the same commit where its window admits it."""
+    """Starts a case for each accepted command or workflow, and dispatches what its window admits in the same commit."""
 
     inbox = True
 
@@ -53,30 +74,101 @@ class CommandHandler:
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
     ) -> Sequence[Outgoing]:
-        """React to accepted commands."""
+        """React to accepted commands and workflows."""
+        folds: dict[str, Fold] = {}
+        grants: dict[str, AcceptanceGrant] = {}
+        single = [message for message in messages if message.type != "StartWorkflow"]
+        if single:
+            await self._start_commands(tx, moment, single, folds, grants)
+        if len(single) != len(messages):
+            await self._start_workflows(tx, moment, [item for item in messages if item not in single], folds)
+        await self.desk.move_on(tx, moment, folds, grants=grants)
+        return await self.desk.keep(tx, folds.values())
+
+    async def _start_commands(
+        self,
+        tx: OrchestratorTransaction,
+        moment: Moment,
+        messages: Sequence[Message],
+        folds: dict[str, Fold],
+        grants: dict[str, AcceptanceGrant],
+    ) -> None:
         starts = [(message, _read(StartCase, message)) for message in messages]
         identities = {body.command_id: self._identity(body) for _, body in starts}
         keys: list[Key] = [(body.tenant, body.idempotency_key, 1) for _, body in starts]
         taken = await tx.holders(keys, [identity for identity in identities.values() if identity])
         by_key = {holder.key: holder.command_id for holder in taken}
         by_identity = {holder.identity: holder.command_id for holder in taken if holder.identity}
-        folds: dict[str, Fold] = {}
-        grants: dict[str, AcceptanceGrant] = {}
         for (message, body), key in zip(starts, keys, strict=True):
             identity = identities[body.command_id]
             holder = by_key.get(key) or (by_identity.get(identity) if identity else None)
-            if holder == body.command_id or body.command_id in folds:
+            if holder == body.command_id or body.workflow_id in folds:
                 continue  # started already; its inbox entry is gone
             fold = self._start(message, body, moment, identity=identity, holder=holder)
-            folds[body.command_id] = fold
+            folds[body.workflow_id] = fold
             if holder is None:
                 by_key[key] = body.command_id
                 if identity and fold.state is OperationState.QUEUED:
                     by_identity[identity] = body.command_id
             if body.grant:
                 grants[body.command_id] = AcceptanceGrant(body.grant, body.grant_expires_at)
-        await self.desk.admit(tx, moment, folds, grants=grants)
-        return await self.desk.keep(tx, folds.values())
+
+    async def _start_workflows(
+        self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message], folds: dict[str, Fold]
+    ) -> None:
+        starts = [(message, _read(StartWorkflow, message)) for message in messages]
+        known = {row.workflow_id for row in await tx.instances([body.workflow_id for _, body in starts])}
+        keys = await tx.started([(body.tenant, body.start_key, body.revision) for _, body in starts])
+        for message, body in starts:
+            if body.workflow_id in known or body.workflow_id in folds:
+                continue
+            key = (body.tenant, body.start_key, body.revision)
+            workflow = await self._workflow(tx, moment, body)
+            authority = self.desk.authority(
+                {
+                    "tenant": body.tenant,
+                    "system": None,
+                    "command_type": None,
+                    "definition": body.definition,
+                    "version": body.version,
+                    "mandate_id": body.mandate.mandate_id,
+                    "decision_id": body.mandate.decision_id,
+                    "capability_id": body.mandate.capability_id,
+                }
+            )
+            folds[body.workflow_id] = start_workflow(
+                body,
+                workflow,
+                authority,
+                moment,
+                self.desk.terms,
+                key_taken=key in keys,
+                cause=message.id,
+                traceparent=message.traceparent,
+            )
+            keys.add(key)
+
+    async def _workflow(self, tx: OrchestratorTransaction, moment: Moment, body: StartWorkflow) -> Workflow:
+        """The document of a start, compiled and kept. Raises Unprocessable for one that is not what it says."""
+        try:
+            document = WorkflowDocument.model_validate(body.document)
+            sha256 = self.desk.remember(document)
+        except ValueError as error:
+            raise Unprocessable(f"the document of {body.definition} {body.version} cannot be run: {error}") from error
+        if sha256 != body.document_sha256 or body.mandate.document_sha256 not in (None, sha256):
+            raise Unprocessable("the document is not the one that was accepted")
+        await tx.keep_documents(
+            [
+                DocumentRow(
+                    sha256=sha256,
+                    name=document.name,
+                    version=document.version,
+                    document=body.document,
+                    created_at=moment.business,
+                )
+            ]
+        )
+        return self.desk.workflow(sha256, body.declarations)
 
     async def settled(self, messages: Sequence[Message]) -> None:
         """Nothing to do after the commit."""
@@ -119,7 +211,7 @@ class CommandHandler:
 
 
 class EventHandler:
-    """Folds receipts, settlements, verifications and refused grants into their cases, and refills freed windows."""
+    """Folds what the others tell about operations and cases into them, and refills freed windows."""
 
     inbox = True
 
@@ -130,27 +222,46 @@ class EventHandler:
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
     ) -> Sequence[Outgoing]:
         """React to events of adapters, reconciler and gateway."""
-        events = [(message, self._event(message)) for message in messages]
-        rows = await tx.operations(sorted({body.command_id for _, body in events}))
+        events = [(message, _event(message)) for message in messages]
+        about = [body for _, body in events if not isinstance(body, CASE_EVENTS)]
+        rows = await tx.operations(sorted({body.command_id for body in about})) if about else []
         folds = await self.desk.load(tx, moment, rows)
+        cases = sorted({body.workflow_id for _, body in events if isinstance(body, CASE_EVENTS)} - set(folds))
+        if cases:
+            folds.update(await self._cases(tx, moment, cases))
         for message, body in events:
-            fold = folds.get(body.command_id)
-            if fold is None or fold.operation.tenant != message.tenant:
-                raise Unprocessable(f"{message.type} about {body.command_id}, which this tenant does not have")
-            fold_in(fold, body, self.desk.declaration_of(fold.operation), self.desk.authority_of(fold), message.id)
-        freed = freed_pairs(folds.values())
-        if freed:
-            await self.desk.admit(tx, moment, folds, pairs=freed)
+            self._fold(folds, message, body)
+        await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
         return await self.desk.keep(tx, folds.values())
+
+    async def _cases(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
+        instances = await tx.instances(workflow_ids)
+        singles = [command_id(row.workflow_id, "command", 1) for row in instances if row.definition == COMMAND]
+        rows = await tx.operations(singles) if singles else []
+        return await self.desk.load_cases(tx, moment, instances, rows)
+
+    def _fold(self, folds: dict[str, Fold], message: Message, body: Event) -> None:
+        fold = folds.get(body.workflow_id)
+        if fold is None or fold.instance.tenant != message.tenant:
+            raise Unprocessable(f"{message.type} about {body.workflow_id}, which this tenant does not have")
+        if isinstance(body, CASE_EVENTS):
+            fold_in_case(fold, body, message.id)
+            return
+        if body.command_id not in fold.operations:
+            raise Unprocessable(f"{message.type} about {body.command_id}, which this case does not have")
+        fold.at(body.command_id)
+        declaration = self.desk.declaration_of(fold, fold.operation)
+        fold_in(fold, body, declaration, self.desk.authority_of(fold), message.id)
 
     async def settled(self, messages: Sequence[Message]) -> None:
         """Nothing to do after the commit."""
 
-    def _event(self, message: Message) -> Receipt | Settlement | ElementVerified | GrantRefused:
-        model = _EVENTS.get(message.type)
-        if model is None:
-            raise Unprocessable(f"this service does not know {message.type}")
-        return _read(model, message)
+
+def _event(message: Message) -> Event:
+    model = _EVENTS.get(message.type)
+    if model is None:
+        raise Unprocessable(f"this service does not know {message.type}")
+    return _read(model, message)
 
 
 class Timers:
@@ -161,16 +272,23 @@ class Timers:
         self._beats: dict[str, Beaten] = {}
 
     async def due(self, tx: OrchestratorTransaction, moment: Moment) -> Sequence[Outgoing]:
-        """Operations whose wake-up or lease is due, and cases whose verification is overdue."""
+        """Operations whose wake-up or lease is due, and cases whose own time has come."""
         rows = await tx.due(moment.business, moment.real, DUE_MAX)
-        late = await tx.overdue(moment.business, DUE_MAX)
+        late = {case.workflow_id: case for case in await tx.overdue(moment.business, DUE_MAX)}
         known = {row.workflow_id for row in rows}
-        owing = [case.owed[0]["command_id"] for case in late if case.owed and case.workflow_id not in known]
-        rows += await tx.operations(sorted(owing)) if owing else []
-        folds = await self.desk.load(tx, moment, rows)
-        for fold in folds.values():
-            self._fold(fold, Due())
-        await self.desk.admit(tx, moment, folds, pairs=freed_pairs(folds.values()))
+        singles = [case for key, case in late.items() if case.definition == COMMAND and key not in known and case.owed]
+        more = await tx.operations(sorted(case.owed[0]["command_id"] for case in singles)) if singles else []
+        folds = await self.desk.load(tx, moment, [*rows, *more])
+        woken = [case for key, case in late.items() if case.definition != COMMAND and key not in folds]
+        if woken:
+            folds.update(await self.desk.load_cases(tx, moment, woken))
+        for row in [*rows, *more]:
+            if row.workflow_id in folds:
+                self._fold(folds[row.workflow_id].at(row.command_id), Due())
+        for key in late:
+            if key in folds and folds[key].workflow is not None:
+                fold_in_case(folds[key], Woken())
+        await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
         return await self.desk.keep(tx, folds.values())
 
     async def queue(self, tx: OrchestratorTransaction, moment: Moment) -> Sequence[Outgoing]:
@@ -179,7 +297,7 @@ class Timers:
         if not pairs:
             return ()
         folds: dict[str, Fold] = {}
-        await self.desk.admit(tx, moment, folds, pairs=pairs)
+        await self.desk.move_on(tx, moment, folds, pairs=pairs)
         return await self.desk.keep(tx, folds.values())
 
     def heard(self, beat: Beat) -> None:
@@ -197,13 +315,15 @@ class Timers:
         folds = await self.desk.load(
             tx, moment, [row for row in rows if row.tenant == beats[row.command_id].attempt.tenant]
         )
-        for command_id, fold in folds.items():
-            self._fold(fold, beats[command_id])
+        for row in rows:
+            if row.workflow_id in folds:
+                self._fold(folds[row.workflow_id].at(row.command_id), beats[row.command_id])
+        await self.desk.progress(tx, folds.values())
         return await self.desk.keep(tx, folds.values())
 
     def _fold(self, fold: Fold, stimulus: Stimulus) -> None:
         try:
-            declaration = self.desk.declaration_of(fold.operation)
+            declaration = self.desk.declaration_of(fold, fold.operation)
         except DeclarationMissing as missing:
             log.error("a due operation waits for its declaration", extra={"reason": str(missing)})
             return

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+import asyncpg
+
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
-from trueup_common.runtime.ports import Transaction
+from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
-from trueup_orchestrator.tables import HISTORY, HOLDS_KEY, INSTANCE, OBLIGATION, OPERATION, READY
+from trueup_orchestrator.core.records import DocumentRow, LockRow
+from trueup_orchestrator.tables import DOCUMENT, HISTORY, HOLDS_KEY, INSTANCE, LOCK, OBLIGATION, OPERATION, READY
 
 Key = tuple[str, str, int]
 """(tenant, idempotency key, generation)."""
@@ -71,7 +74,35 @@ class OrchestratorTransaction(Transaction, Protocol):
         ...
 
     async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
-        """Cases that are still verifying at their deadline; held ones are left out."""
+        """Cases that are still open at their deadline, and workflows whose wake-up is due; held ones are left out."""
+        ...
+
+    async def newest(self, keys: Sequence[tuple[str, str]]) -> list[JournalRow]:
+        """The operation of the highest generation under each (tenant, key)."""
+        ...
+
+    async def started(self, keys: Sequence[Key]) -> set[Key]:
+        """Which of these (tenant, start key, revision) stand for a workflow already."""
+        ...
+
+    async def documents(self, sha256s: Sequence[str]) -> list[DocumentRow]:
+        """Workflow documents by hash."""
+        ...
+
+    async def keep_documents(self, rows: Sequence[DocumentRow]) -> None:
+        """Store documents that are not stored yet."""
+        ...
+
+    async def lock_rows(self, keys: Sequence[tuple[str, str]]) -> list[LockRow]:
+        """Who holds and who queues for these (tenant, key) locks."""
+        ...
+
+    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
+        """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
+        ...
+
+    async def release(self, instances: Sequence[InstanceRow]) -> None:
+        """Give up all locks of cases that are over, and wake who queues for them."""
         ...
 
     async def save(self, decisions: Sequence[Decision]) -> None:
@@ -89,7 +120,8 @@ _INSTANCES: Final = Rows(
     version="state_version",
     fixed=frozenset(
         "saga_id tenant definition version sha256 object_type object_id subject mandate parent_id revision created_at "
-        "correlation_id trace_id".split()
+        "correlation_id trace_id traceparent input input_sha256 request_fingerprint purpose source_version "
+        "on_terminal actions_max declarations locks stage start_key".split()
     ),
 )
 _OPERATIONS: Final = Rows(
@@ -101,10 +133,12 @@ _OPERATIONS: Final = Rows(
         "tenant workflow_id saga_id step_id generation execution_id supersedes decision_id capability_id mandate_id "
         "command_type declaration_sha256 effect_class risk target_system target_resource expected_version payload "
         "payload_sha256 idempotency_key request_fingerprint created_at deadline_at correlation_id trace_id "
-        "traceparent reply_to compensation_command".split()
+        "traceparent reply_to compensation_command compensates approval_id".split()
     ),
 )
 _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
+_DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("sha256",))
+_LOCKS: Final = Rows(LOCK, LockRow, key=("tenant", "key", "workflow_id"))
 _HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
 
 _HOLDERS: Final = f"""
@@ -150,16 +184,40 @@ _EXPIRED: Final = (
     "FOR UPDATE SKIP LOCKED"
 )
 _OVERDUE: Final = (
-    "WHERE status = 'VERIFYING' AND closed_at IS NULL AND deadline_at <= $1 ORDER BY deadline_at LIMIT $2 "
-    "FOR UPDATE SKIP LOCKED"
+    "WHERE closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command') AND deadline_at <= $1 "
+    "ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
 )
+_WOKEN: Final = "WHERE wake_at <= $1 AND wake_at IS NOT NULL ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+_NEWEST: Final = f"""
+SELECT DISTINCT ON (o.tenant, o.idempotency_key) o.*
+FROM unnest($1::text[], $2::text[]) AS wanted(t, k)
+JOIN operation o ON o.tenant = t AND o.idempotency_key = k AND {HOLDS_KEY}
+ORDER BY o.tenant, o.idempotency_key, o.generation DESC
+"""
+_STARTED: Final = """
+SELECT tenant, start_key, revision FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, k, r)
+JOIN instance ON tenant = t AND start_key = k AND revision = r AND start_key IS NOT NULL
+"""
+_LOCKED: Final = "JOIN unnest($1::text[], $2::text[]) AS wanted(t, k) ON tenant = t AND key = k"
+_KEEP_LOCK: Final = """
+INSERT INTO lock (tenant, key, workflow_id, held, since) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, key, workflow_id) DO UPDATE SET held = EXCLUDED.held
+"""
+_RELEASE: Final = """
+WITH freed AS (DELETE FROM lock WHERE workflow_id = ANY($1::text[]) RETURNING tenant, key)
+UPDATE instance SET wake_at = (SELECT trueup.now()) WHERE closed_at IS NULL AND NOT locked AND workflow_id IN (
+  SELECT waiting.workflow_id FROM lock waiting JOIN freed USING (tenant, key)
+  WHERE NOT waiting.held AND waiting.workflow_id <> ALL($1::text[]))
+"""
 
 
 ANY_DUE: Final = """
 SELECT EXISTS (SELECT 1 FROM operation WHERE wake_at <= (SELECT trueup.now()))
   OR EXISTS (SELECT 1 FROM operation WHERE lease_expires_at <= (SELECT clock_timestamp()))
   OR EXISTS (
-    SELECT 1 FROM instance WHERE status = 'VERIFYING' AND closed_at IS NULL AND deadline_at <= (SELECT trueup.now()))
+    SELECT 1 FROM instance WHERE closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')
+      AND deadline_at <= (SELECT trueup.now()))
+  OR EXISTS (SELECT 1 FROM instance WHERE wake_at <= (SELECT trueup.now()) AND wake_at IS NOT NULL)
 """
 ANY_READY: Final = f"SELECT EXISTS (SELECT 1 FROM operation WHERE {READY})"
 
@@ -236,8 +294,48 @@ class SqlOrchestratorTransaction(SqlTransaction):
         return woken + [row for row in expired if row.command_id not in known]
 
     async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
-        """Cases that are still verifying at their deadline; held ones are left out."""
-        return await _INSTANCES.select(self.connection, _OVERDUE, business, limit)
+        """Cases that are still open at their deadline, and workflows whose wake-up is due; held ones are left out."""
+        late = await _INSTANCES.select(self.connection, _OVERDUE, business, limit)
+        known = {row.workflow_id for row in late}
+        woken = await _INSTANCES.select(self.connection, _WOKEN, business, limit)
+        return late + [row for row in woken if row.workflow_id not in known]
+
+    async def newest(self, keys: Sequence[tuple[str, str]]) -> list[JournalRow]:
+        """The operation of the highest generation under each (tenant, key)."""
+        if not keys:
+            return []
+        return _OPERATIONS.read(await self.connection.fetch(_NEWEST, *_columns(keys, 2)))
+
+    async def started(self, keys: Sequence[Key]) -> set[Key]:
+        """Which of these (tenant, start key, revision) stand for a workflow already."""
+        records = await self.connection.fetch(_STARTED, *_columns(keys, 3))
+        return {(record["tenant"], record["start_key"], record["revision"]) for record in records}
+
+    async def documents(self, sha256s: Sequence[str]) -> list[DocumentRow]:
+        """Workflow documents by hash."""
+        return await _DOCUMENTS.get(self.connection, "sha256", sha256s)
+
+    async def keep_documents(self, rows: Sequence[DocumentRow]) -> None:
+        """Store documents that are not stored yet."""
+        await _DOCUMENTS.insert_new(self.connection, rows)
+
+    async def lock_rows(self, keys: Sequence[tuple[str, str]]) -> list[LockRow]:
+        """Who holds and who queues for these (tenant, key) locks."""
+        if not keys:
+            return []
+        return await _LOCKS.select(self.connection, _LOCKED, *_columns(keys, 2))
+
+    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
+        """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
+        try:
+            for row in rows:
+                await self.connection.execute(_KEEP_LOCK, row.tenant, row.key, row.workflow_id, row.held, row.since)
+        except asyncpg.UniqueViolationError as error:
+            raise VersionConflict("a lock was taken by another case") from error
+
+    async def release(self, instances: Sequence[InstanceRow]) -> None:
+        """Give up all locks of cases that are over, and wake who queues for them."""
+        await self.connection.execute(_RELEASE, [row.workflow_id for row in instances])
 
     async def save(self, decisions: Sequence[Decision]) -> None:
         """Store decisions, at the latest with the commit.
@@ -247,9 +345,9 @@ class SqlOrchestratorTransaction(SqlTransaction):
         created = [decision.case for decision in decisions if decision.created]
         old = [decision for decision in decisions if not decision.created]
         self.later(
-            _OPERATIONS.inserting([case.operation for case in created]),
+            _OPERATIONS.inserting([row for decision in decisions for row in decision.begun]),
             _INSTANCES.inserting([case.instance for case in created]),
-            _OPERATIONS.updating([decision.case.operation for decision in old if decision.operation_changed]),
+            _OPERATIONS.updating([row for decision in decisions for row in decision.moved]),
             _INSTANCES.updating([decision.case.instance for decision in old if decision.instance_changed]),
             _HISTORY.inserting([event for decision in decisions for event in decision.events], conflict=False),
             _OBLIGATIONS.inserting([row for decision in decisions for row in decision.opened], conflict=False),
@@ -260,9 +358,16 @@ class SqlOrchestratorTransaction(SqlTransaction):
     def _count(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             for event in decision.events:
-                for state in event.payload.get("states", ())[1:]:
-                    if state in ANSWERED:
-                        self.count(OPERATIONS, decision.case.operation.target_system, state)
+                ends = [state for state in event.payload.get("states", ())[1:] if state in ANSWERED]
+                if ends:
+                    system = systems(decision)[event.payload["command_id"]]
+                    for state in ends:
+                        self.count(OPERATIONS, system, state)
+
+
+def systems(decision: Decision) -> dict[str, str]:
+    """The target system of each operation of a case."""
+    return {row.command_id: row.target_system for row in decision.case.operations}
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:

@@ -35,7 +35,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What one operation wants to be true of a system that comes and asks. It is kept after its removal, as evidence."""
+    """What one operation wants a system to find when it comes and asks. It is kept after its removal, as evidence."""
 
     key: str
     operation_id: str

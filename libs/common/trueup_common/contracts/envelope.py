@@ -26,10 +26,13 @@ HEADERS_BYTES_BOUND: Final = 2048
 """What the fixed headers can come to: ids, types, times and traces are short."""
 
 
-_NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
-_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+NAME_PATTERN: Final = r"[\x21-\x7e]{1,200}"
+TYPE_PATTERN: Final = r"[A-Za-z][A-Za-z0-9._-]{0,99}"
+TRACE_PATTERN: Final = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
+_NAME: Final = re.compile(NAME_PATTERN)
+_TYPE: Final = re.compile(TYPE_PATTERN)
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE: Final = re.compile(TRACE_PATTERN)
 _ATTRIBUTE: Final = re.compile(r"[a-z0-9]{1,20}")
 SUBJECT_CHARACTERS_MAX: Final = 400
 ATTRIBUTE_CHARACTERS_MAX: Final = 500

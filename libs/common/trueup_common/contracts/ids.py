@@ -19,7 +19,9 @@ COMMAND_TYPE_PATTERN: Final = r"^[a-z][a-z0-9-]{0,30}\.[a-z][a-z0-9_]{0,62}$"
 _TENANT: Final = re.compile(TENANT_PATTERN)
 
 PREFIXES: Final = frozenset(
-    "dec cap man cmd att wf saga evt apr exc dlq rep inc opc art bat obs frz msg obl grt frag stl fnd vis ctl sig".split()
+    (
+        "dec cap man cmd att wf saga evt apr exc dlq rep inc opc art bat obs frz msg obl grt frag stl fnd vis ctl sig"
+    ).split()
 )
 
 

@@ -166,6 +166,8 @@ class InstanceRow(ForwardContract):
     resolution_type: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
+    traceparent: str | None = None
+    """Of a workflow's start; the operation of a single command carries its own."""
 
 
 class ObligationRow(ForwardContract):

@@ -50,6 +50,12 @@ _ALL: Final = (
         "conflict", 409, "Not possible in this state", "Read the object again; `detail` says what is possible."
     ),
     ProblemType(
+        "action-not-available",
+        409,
+        "No such action here or now",
+        "`allowed_actions` lists what is possible.",
+    ),
+    ProblemType(
         "idempotency-in-flight",
         409,
         "The first request with this key is still being accepted",
@@ -61,6 +67,9 @@ _ALL: Final = (
         "Another command already owns this business identity",
         "Follow the command that `detail` names.",
     ),
+    ProblemType(
+        "request-timeout", 408, "The request came too slowly", "Send the whole request at once, over a new connection."
+    ),
     ProblemType("too-large", 413, "The body is too large", "Send less, or refer to an artifact."),
     ProblemType("media-type-unsupported", 415, "The media type is not supported", "Send application/json."),
     ProblemType(
@@ -71,6 +80,12 @@ _ALL: Final = (
     ),
     ProblemType(
         "payload-invalid", 422, "The request does not fit its schema", "`errors` lists every place with a JSON pointer."
+    ),
+    ProblemType(
+        "definition-invalid",
+        422,
+        "The workflow document breaks a rule",
+        "`errors` names the rule, the line and the place of every fault.",
     ),
     ProblemType("unknown-command-type", 422, "No such command type", "See GET /v1/catalog/commands."),
     ProblemType(

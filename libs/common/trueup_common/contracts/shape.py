@@ -91,6 +91,11 @@ def written(value: Any) -> orjson.Fragment:
     return orjson.Fragment(json_bytes(value))
 
 
+def fragment(data: bytes) -> orjson.Fragment:
+    """JSON bytes as a part of a larger document."""
+    return orjson.Fragment(data)
+
+
 def rfc3339(moment: datetime) -> str:
     """UTC with `Z`, microseconds only where present."""
     if moment.tzinfo is not UTC:  # nearly all are: the conversion costs more than the text

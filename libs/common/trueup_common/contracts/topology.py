@@ -220,7 +220,9 @@ def adapter_permissions(system: str) -> Permissions:
     return _permissions(adapter_user(system), own, publish, _SUBSCRIBES["adapters"])
 
 
-def _permissions(user: str, own: list[Consumer], publishes: tuple[str, ...], subscribes: tuple[str, ...]) -> Permissions:
+def _permissions(
+    user: str, own: list[Consumer], publishes: tuple[str, ...], subscribes: tuple[str, ...]
+) -> Permissions:
     publish = list(publishes)
     for consumer in own:
         publish += [
@@ -246,6 +248,7 @@ def _permissions(user: str, own: list[Consumer], publishes: tuple[str, ...], sub
 DUE: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("orchestrator", "operation", "wake_at", "wake_at IS NOT NULL"),
     ("orchestrator", "instance", "deadline_at", "closed_at IS NULL"),
+    ("orchestrator", "instance", "wake_at", "wake_at IS NOT NULL"),
     ("orchestrator", "obligation", "deadline_at", "status = 'open'"),
     ("reconciler", "settlement", "next_at", "next_at IS NOT NULL"),
     ("reconciler", "element", "next_visit_at", "next_visit_at IS NOT NULL"),

@@ -1,4 +1,4 @@
-"""The case: an instance with its operation and what it owes, as decisions take it in and give it back.
+"""The case: an instance with its operations and what it owes, as decisions take it in and give it back.
 
 Everything here is plain data. Time comes with the batch, settings come as `Terms`, governance comes as `Authority`.
 """
@@ -57,17 +57,28 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case as stored. `obligations` are the open ones; `unpublished` is history that no durable event carried."""
+    """One case as stored. `obligations` are the open ones; `unpublished` is history that no durable event carried.
+
+    A single command has exactly one operation; a workflow has those that it has begun so far, compensations included.
+    """
 
     instance: InstanceRow
-    operation: JournalRow
+    operations: tuple[JournalRow, ...]
     obligations: tuple[ObligationRow, ...] = ()
     unpublished: tuple[HistoryEvent, ...] = ()
+
+    @property
+    def operation(self) -> JournalRow:
+        """The operation of a single command."""
+        return self.operations[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be stored and sent in one commit. Rows that did not change are not listed."""
+    """What is to be stored and sent in one commit. Rows that did not change are not listed.
+
+    `begun` are new operations, `moved` those that changed; `case` holds all of them as they stand.
+    """
 
     case: Case
     events: tuple[HistoryEvent, ...] = ()
@@ -75,5 +86,11 @@ class Decision:
     changed: tuple[ObligationRow, ...] = ()
     outgoing: tuple[Outgoing, ...] = ()
     created: bool = False
-    operation_changed: bool = False
+    begun: tuple[JournalRow, ...] = ()
+    moved: tuple[JournalRow, ...] = ()
     instance_changed: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """True where anything is to be stored."""
+        return self.created or self.instance_changed or bool(self.begun or self.moved)

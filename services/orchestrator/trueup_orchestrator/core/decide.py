@@ -4,16 +4,26 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trueup_common.contracts.declaration import CommandDeclaration
-from trueup_common.contracts.events import ElementVerified, GrantRefused, Settlement
+from trueup_common.contracts.events import (
+    ApprovalDecided,
+    ControlAsked,
+    ElementVerified,
+    GrantRefused,
+    Settlement,
+    SignalReceived,
+)
 from trueup_common.contracts.task import Receipt, RunningAttempt
 from trueup_orchestrator.core.case import Authority, Case, Decision, Moment, Terms
+from trueup_orchestrator.core.control import fold_control
 from trueup_orchestrator.core.due import fold_beat, fold_cancel, fold_due
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch, fold_refusal
+from trueup_orchestrator.core.opening import fold_lifetime
 from trueup_orchestrator.core.receipts import fold_receipt
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.settlement import fold_settlement
 from trueup_orchestrator.core.success import fold_overdue, fold_verified
+from trueup_orchestrator.core.waits import fold_approval, fold_signal, fold_timers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Woken:
+    """Time has come to look at the case as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
     """The window admits the queued operation."""
 
@@ -47,6 +62,25 @@ class Dispatch:
 
 
 Stimulus = Receipt | Settlement | ElementVerified | GrantRefused | Due | Beaten | Cancel | Dispatch
+"""About one operation."""
+
+CaseStimulus = ApprovalDecided | SignalReceived | ControlAsked | Woken
+"""About a case as a whole."""
+
+
+def fold_in_case(fold: Fold, message: CaseStimulus, cause: str | None = None) -> None:
+    """Fold one message about the case as a whole."""
+    match message:
+        case ApprovalDecided():
+            fold_approval(fold, message, cause)
+        case SignalReceived():
+            fold_signal(fold, message, cause)
+        case ControlAsked():
+            fold_control(fold, message, cause)
+        case Woken():
+            fold_overdue(fold)
+            fold_lifetime(fold)
+            fold_timers(fold)
 
 
 def fold_in(

@@ -33,7 +33,7 @@ def fold_due(fold: Fold, declaration: CommandDeclaration) -> None:
     elif row.state is OperationState.QUEUED:
         _waited(fold, declaration)
     elif row.state in UNDECIDED:
-        fold.asking = "reminder"
+        fold.ask("reminder")
     else:
         fold.set(wake_at=None)
 
@@ -56,7 +56,7 @@ def _retry(fold: Fold, declaration: CommandDeclaration) -> None:
         fold.own_note("RetryDoubted", reason="an older attempt landed")
         fold.move(Trigger.FALL_DUE)
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
-        fold.asking = "older_attempt_confirmed"
+        fold.ask("older_attempt_confirmed")
     elif row.cancel_requested:
         fold.own_note("CancelSettled")
         fold.move(Trigger.CANCEL)
@@ -74,7 +74,7 @@ def _waited(fold: Fold, declaration: CommandDeclaration) -> None:
     if barred(row):
         fold.own_note("DispatchDoubted", reason="an older attempt landed")
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
-        fold.asking = "older_attempt_confirmed"
+        fold.ask("older_attempt_confirmed")
     elif row.cancel_requested:
         fold.own_note("CancelSettled")
         fold.move(Trigger.CANCEL)

@@ -14,9 +14,11 @@ from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.journal import JournalRow, ObligationRow
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
+from trueup_common.contracts.workflow import StepState
 from trueup_orchestrator.core.case import Case, Moment, Terms
 from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
-from trueup_orchestrator.core.recovery import Action, Situation, action, pivot_of
+from trueup_orchestrator.core.recovery import TABLE, Action, Situation, pivot_of, pivot_of_all
+from trueup_orchestrator.core.workflow import Workflow
 
 SOURCE: Final = "orchestrator"
 _NO_LEASE: Final[dict[str, Any]] = {
@@ -44,61 +46,140 @@ class Note:
 
 
 class Fold:
-    """The working copy of a case within one commit."""
+    """The working copy of a case within one commit.
+
+    Everything about one operation happens to the one in `focus`; `at` moves the focus. A single command never does.
+    """
 
     __slots__ = (
         "asking",
         "before",
         "created",
+        "focus",
+        "foreign",
         "instance",
+        "known",
         "late_until",
         "moment",
         "notes",
         "obligations",
-        "operation",
+        "operations",
         "outgoing",
+        "steps",
         "terms",
+        "undone",
         "unverified",
+        "workflow",
     )
 
-    def __init__(self, case: Case, moment: Moment, terms: Terms, *, created: bool = False) -> None:
+    def __init__(
+        self,
+        case: Case,
+        moment: Moment,
+        terms: Terms,
+        *,
+        created: bool = False,
+        workflow: Workflow | None = None,
+    ) -> None:
         self.before = case
         self.instance = case.instance
-        self.operation: JournalRow = case.operation
+        self.operations: dict[str, JournalRow] = {row.command_id: row for row in case.operations}
+        self.known: dict[str, JournalRow] = {} if created else dict(self.operations)
+        """Operations as stored; what is not in here is new."""
+        self.focus = case.operations[0].command_id if case.operations else ""
         self.obligations: dict[str, ObligationRow] = {row.obligation_id: row for row in case.obligations}
         self.moment = moment
         self.terms = terms
         self.created = created
+        self.workflow = workflow
         self.notes: list[Note] = []
         self.outgoing: list[Outgoing] = []
-        self.asking: str | None = None
-        """Why a settlement is to be asked for when the fold is sealed."""
-        self.late_until: datetime | None = None
+        self.asking: dict[str, str] = {}
+        """Why a settlement is to be asked for when the fold is sealed, by command."""
+        self.late_until: dict[str, datetime] = {}
         self.unverified = False
         """True where verification is overdue."""
+        self.undone = False
+        """True where nothing is left that a backward step could undo."""
+        self.foreign: dict[str, JournalRow] = {}
+        """Operations of other cases to which steps of this one are attached."""
+        self.steps: dict[str, StepState] = (
+            {item["id"]: StepState.model_validate(item) for item in case.instance.steps} if workflow else {}
+        )
+
+    @property
+    def operation(self) -> JournalRow:
+        """The operation in focus."""
+        return self.operations[self.focus]
+
+    @operation.setter
+    def operation(self, row: JournalRow) -> None:
+        self.operations[self.focus] = row
 
     @property
     def state(self) -> OperationState:
-        """The operation's state."""
-        return self.operation.state
+        """The state of the operation in focus."""
+        return self.operations[self.focus].state
 
     @property
     def version(self) -> int:
-        """The version that the operation gets with this commit."""
-        return self.before.operation.state_version + 1
+        """The version that the operation in focus gets with this commit."""
+        stored = self.known.get(self.focus)
+        return stored.state_version + 1 if stored is not None else 1
+
+    def at(self, command_id: str) -> "Fold":
+        """Move the focus to another operation of this case."""
+        if command_id not in self.operations:
+            raise KeyError(command_id)
+        self.focus = command_id
+        return self
+
+    def step(self, step_id: str, **changes: Any) -> StepState:
+        """Change a step's state."""
+        changed: StepState = self.steps[step_id].evolve(**changes)
+        self.steps[step_id] = changed
+        return changed
+
+    def add(self, row: JournalRow) -> None:
+        """A new operation of this case; it gets the focus."""
+        self.operations[row.command_id] = row
+        self.focus = row.command_id
+        self.instance = self.instance.evolve(operations=[*self.instance.operations, row.command_id])
+
+    def ask(self, reason: str, late_until: datetime | None = None) -> None:
+        """Let the reconciler find out what became of the operation in focus, where that is still open at the end."""
+        self.asking[self.focus] = reason
+        if late_until is not None:
+            self.late_until[self.focus] = late_until
 
     def note(self, type_: str, *, actor: str, at: datetime, cause: str | None = None, **facts: Any) -> None:
-        """Begin a fact of the history; the states passed from here on are written into it."""
-        payload: dict[str, Any] = {"command_id": self.operation.command_id, "states": [self.operation.state.value]}
+        """Begin a fact about the operation in focus; the states passed from here on are written into it."""
+        row = self.operation
+        payload: dict[str, Any] = {"command_id": row.command_id, "states": [row.state.value]}
+        if self.workflow is not None:
+            payload["step_id"] = row.step_id
         payload.update({key: value for key, value in facts.items() if value is not None})
         self.notes.append(Note(type_, actor, at, cause, payload))
 
+    def case_note(
+        self, type_: str, *, actor: str = SOURCE, at: datetime | None = None, cause: str | None = None, **facts: Any
+    ) -> None:
+        """A fact about the case as a whole."""
+        payload = {key: value for key, value in facts.items() if value is not None}
+        self.notes.append(Note(type_, actor, at or self.moment.business, cause, payload))
+
     def own_note(self, type_: str, **facts: Any) -> None:
         """A fact that this service itself establishes; joins the fact that caused it in the same commit."""
-        if self.notes:
+        if self.notes and self.notes[-1].payload.get("command_id") == self.focus:
             self.notes[-1].payload.update({key: value for key, value in facts.items() if value is not None})
         else:
             self.note(type_, actor=SOURCE, at=self.moment.business, **facts)
+
+    def _passing(self) -> dict[str, Any]:
+        """The fact into which the states of the operation in focus are written."""
+        if not self.notes or self.notes[-1].payload.get("command_id") != self.focus:
+            self.note("OperationMoved", actor=SOURCE, at=self.moment.business)
+        return self.notes[-1].payload
 
     def knows(self, trigger: Trigger) -> bool:
         """True where the table knows this trigger in the present state."""
@@ -106,6 +187,7 @@ class Fold:
 
     def move(self, trigger: Trigger, **changes: Any) -> None:
         """Change the state by the table, with everything that follows from the new state."""
+        passing = self._passing()
         after = move(self.operation.state, trigger)
         now = self.moment.business
         follows: dict[str, Any] = {
@@ -122,7 +204,7 @@ class Fold:
             follows.update(_NO_ERROR)
         follows.update(changes)
         self.operation = self.operation.evolve(**follows)
-        self.notes[-1].payload["states"].append(after.value)
+        passing["states"].append(after.value)
 
     def set(self, **changes: Any) -> None:
         """Change columns that are not the state."""
@@ -134,17 +216,21 @@ class Fold:
 
     def fail(self, trigger: Trigger, kind: ErrorClass | None, code: str, detail: str = "", **changes: Any) -> None:
         """Move with a reason that is kept in the journal and in the history."""
-        self.notes[-1].payload.update({"error_class": kind and kind.value, "error_code": code})
+        passing = self._passing()
+        passing.update({"error_class": kind and kind.value, "error_code": code})
         text = detail[:DETAIL_MAX] or None
         if text:
-            self.notes[-1].payload["reason"] = text
+            passing["reason"] = text
         self.move(trigger, error_class=kind, error_code=code, error_detail=text, **changes)
 
     def recover(self, situation: Situation) -> Action:
         """What the recovery table says of a situation in the present state; kept in the history."""
         row = self.operation
-        decided = action(situation, pivot_of(row.effect_class, row.state, proposed=row.proposed))
-        self.notes[-1].payload["recovery"] = decided.value
+        pivot = pivot_of(row.effect_class, row.state, proposed=row.proposed)
+        if self.workflow is not None:
+            pivot = pivot_of_all(self.operations.values())
+        decided = TABLE[situation, pivot] or Action.WAIT
+        self._passing()["recovery"] = decided.value
         return decided
 
     def send(self, body: Body, *, type_: str | None = None, message_id: str, subject: str, first: bool = False) -> None:
@@ -161,10 +247,10 @@ class Fold:
             id=message_id,
             type=type_ or type(body).__name__,
             subject=subject,
-            tenant=self.operation.tenant,
+            tenant=self.instance.tenant,
             source=SOURCE,
             time=self.moment.real,
             data=json_bytes(body),
-            traceparent=self.operation.traceparent,
+            traceparent=self.operation.traceparent if self.focus else self.instance.traceparent,
             causation_id=self.notes[-1].causation_id if self.notes else None,
         )

@@ -109,10 +109,10 @@ def _stopped(fold: Fold, declaration: CommandDeclaration, authority: Authority) 
     if barred(row):
         fold.own_note("DispatchDoubted", reason="an older attempt landed")
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
-        fold.asking = "older_attempt_confirmed"
+        fold.ask("older_attempt_confirmed")
         return True
     expired = mandate_expired(fold.instance.mandate, now)
-    if authority.revoked or expired:
+    if (authority.revoked or expired) and row.compensates is None:
         code = "revoked" if authority.revoked else "mandate_expired"
         fold.own_note("DispatchRefused", reason=authority.revoked or code)
         detail = authority.revoked or "the mandate's lifetime is over"
@@ -179,9 +179,24 @@ def dispatch(
         )
         return True
     fold.set(**taken, proposed=True, wake_at=None, next_retry_at=None)
-    request = GrantRequest(mandate=Mandate.model_validate(fold.instance.mandate), task=task)
+    request = _request(fold, task)
     fold.send(request, message_id=f"{task.attempt_id}:proposed", subject=grant_subject(row.tenant), first=True)
     return True
+
+
+def _request(fold: Fold, task: ExecuteTask) -> GrantRequest:
+    row, instance = fold.operation, fold.instance
+    undone = fold.operations.get(row.compensates) if row.compensates else None
+    return GrantRequest(
+        mandate=Mandate.model_validate(instance.mandate),
+        task=task,
+        definition=instance.definition,
+        version=instance.version,
+        document_sha256=instance.sha256 if fold.workflow is not None else None,
+        approval_id=row.approval_id,
+        compensation=undone is not None,
+        compensates_type=undone.command_type if undone is not None else None,
+    )
 
 
 def fold_refusal(fold: Fold, refused: GrantRefused, declaration: CommandDeclaration, cause: str | None) -> None:
@@ -203,7 +218,7 @@ def fold_refusal(fold: Fold, refused: GrantRefused, declaration: CommandDeclarat
         fold.move(Trigger.CANCEL)
     elif barred(row):
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
-        fold.asking = "older_attempt_confirmed"
+        fold.ask("older_attempt_confirmed")
     elif refused.transient:
         pause(fold, declaration, refused.check, refused.detail)
     else:

@@ -21,6 +21,7 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 from trueup_common.contracts.topology import event_subject
+from trueup_common.contracts.workflow import Direction
 from trueup_orchestrator.core.attempts import barred, duplicated, stalled
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.operation import PERSONS
@@ -47,8 +48,11 @@ RECOMMENDED: Final[dict[ExceptionKind, str]] = {
     ExceptionKind.FAILED: "correct what failed and submit a new command; nothing happened in the target",
     ExceptionKind.CONFLICT: "compare with what holds the target now, then decide; nothing was overwritten",
     ExceptionKind.NEEDS_REVIEW: "look into the target and settle as EXISTS, ABSENT or CLOSE",
+    ExceptionKind.COMPENSATION_FAILED: "undo it by hand or correct what keeps it from being undone, then settle it",
     ExceptionKind.DEAD_LETTER: "observe the target, then redrive as a new repair command; never replay as it was",
 }
+
+RECOMMENDED_FOR_CASE: Final = "look at the case's history and the step named here, then decide how it goes on"
 
 _ALERTS: Final[dict[str, str]] = {
     EFFECTS_DUPLICATED: "attempts of one operation landed as different objects",
@@ -82,34 +86,125 @@ class Cause:
     failure: FailureClass
 
 
-def alert_of(row: JournalRow) -> str | None:
-    """What a person must look at although the state alone does not say so."""
+Owed = tuple[str | None, ExceptionKind]
+"""(command id, or None for the case as a whole; kind)."""
+
+CONSEQUENCES_SETTLED: Final = frozenset({InstanceStatus.COMPENSATED, InstanceStatus.CANCELLED})
+"""A failed operation of such a case owes nothing any more: what the case had caused is undone."""
+
+_OWNED_BY_PERSON: Final = frozenset({InstanceStatus.HUMAN_TAKEOVER, InstanceStatus.SAFE_STOPPED})
+
+_SPEAKS_FOR_CASE: Final = frozenset(
+    {
+        ExceptionKind.CONFLICT,
+        ExceptionKind.NEEDS_REVIEW,
+        ExceptionKind.DEAD_LETTER,
+        ExceptionKind.COMPENSATION_FAILED,
+    }
+)
+"""Exceptions of an operation that already bring a person to the case."""
+
+
+def alert_of(row: JournalRow, *, alone: bool = True) -> str | None:
+    """What a person must look at although the state alone does not say so.
+
+    `alone` says that the operation is a case of its own; of a workflow's, the case decides what a cancel that came too
+    late means.
+    """
     if duplicated(row):
         return EFFECTS_DUPLICATED
     if row.state in PERSONS | {OperationState.CANCELLED} and barred(row):
         return EFFECT_AFTER_FAILURE
-    return LANDED_AFTER_CANCEL if row.state is OperationState.SUCCESS and row.cancel_requested else None
+    return LANDED_AFTER_CANCEL if alone and row.state is OperationState.SUCCESS and row.cancel_requested else None
 
 
-def _demanded(fold: Fold) -> dict[ExceptionKind, Cause]:
-    """The kinds that the present state demands, with their causes."""
-    row = fold.operation
-    demanded: dict[ExceptionKind, Cause] = {}
+def _kind_of(fold: Fold, row: JournalRow) -> ExceptionKind | None:
+    """The kind of exception that an operation's state is, if any."""
     kind = ExceptionKind.STALE_RUNNING if stalled(row) else KIND_OF_STATE.get(row.state)
-    if kind is not None:
-        open_kinds = {item.kind for item in fold.obligations.values()}
-        if row.state is OperationState.RECONCILING and ExceptionKind.STALE_RUNNING in open_kinds:
-            kind = ExceptionKind.STALE_RUNNING  # taken up by the reconciler, the same trouble
-        uncertain = kind in (ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME)
-        failure = FailureClass.TIMEOUT_UNKNOWN if uncertain else failure_class(row.error_class, row.error_code)
-        demanded[kind] = Cause(row.error_code, row.error_detail, failure)
-    alert = alert_of(row)
-    if alert is None and fold.instance.status is InstanceStatus.VERIFYING:
-        known = any(item.envelope.get("failure_code") == UNVERIFIED for item in fold.obligations.values())
-        alert = UNVERIFIED if known or fold.unverified else None
-    if alert is not None and ExceptionKind.NEEDS_REVIEW not in demanded:
-        demanded[ExceptionKind.NEEDS_REVIEW] = Cause(alert, _ALERTS[alert], failure_class(ErrorClass.UNKNOWN, alert))
+    if kind is None:
+        return None
+    if row.compensates is not None and row.state in PERSONS:
+        return ExceptionKind.COMPENSATION_FAILED
+    if row.state is OperationState.RECONCILING and any(
+        item.kind == ExceptionKind.STALE_RUNNING and item.command_id == row.command_id
+        for item in fold.obligations.values()
+    ):
+        return ExceptionKind.STALE_RUNNING  # taken up by the reconciler, the same trouble
+    settled = fold.instance.status in CONSEQUENCES_SETTLED and row.state is OperationState.FAILED
+    return None if settled and not barred(row) else kind
+
+
+def _cause_of(row: JournalRow, kind: ExceptionKind) -> Cause:
+    if kind in (ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME):
+        failure = FailureClass.TIMEOUT_UNKNOWN
+    elif kind is ExceptionKind.COMPENSATION_FAILED:
+        failure = FailureClass.COMPENSATION_FAILURE
+    else:
+        failure = failure_class(row.error_class, row.error_code)
+    return Cause(row.error_code, row.error_detail, failure)
+
+
+def _demanded(fold: Fold) -> dict[Owed, Cause]:
+    """What the present state demands: for each operation and for the case as a whole."""
+    demanded: dict[Owed, Cause] = {}
+    for row in fold.operations.values():
+        kind = _kind_of(fold, row)
+        if kind is not None:
+            demanded[row.command_id, kind] = _cause_of(row, kind)
+        alert = alert_of(row, alone=fold.workflow is None)
+        if alert is None and fold.workflow is None:
+            alert = _unverified(fold)
+        if alert is not None and (row.command_id, ExceptionKind.NEEDS_REVIEW) not in demanded:
+            cause = Cause(alert, _ALERTS[alert], failure_class(ErrorClass.UNKNOWN, alert))
+            demanded[row.command_id, ExceptionKind.NEEDS_REVIEW] = cause
+    if fold.workflow is not None:
+        _of_case(fold, demanded)
     return demanded
+
+
+def _unverified(fold: Fold) -> str | None:
+    if fold.instance.status not in (InstanceStatus.VERIFYING, InstanceStatus.COMPENSATING):
+        return None
+    known = any(item.envelope.get("failure_code") == UNVERIFIED for item in fold.obligations.values())
+    return UNVERIFIED if known or fold.unverified else None
+
+
+def _of_case(fold: Fold, demanded: dict[Owed, Cause]) -> None:
+    """What a workflow owes beside its operations: a person for what no operation stands for."""
+    instance = fold.instance
+    turned, code = instance.turned or {}, _unverified(fold)
+    if code is not None:
+        demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(code, _ALERTS[code], failure_class(ErrorClass.UNKNOWN, code))
+    elif instance.status in _OWNED_BY_PERSON and instance.direction in (Direction.PERSON, Direction.STOP):
+        owned = any(kind in _SPEAKS_FOR_CASE for _, kind in demanded)
+        if not owned:
+            reason = str(turned.get("reason") or instance.direction)
+            demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(
+                reason, turned.get("detail"), FailureClass.BUSINESS_RULE_ERROR
+            )
+
+
+def case_envelope(fold: Fold, kind: ExceptionKind, cause: Cause, now: str) -> dict[str, Any]:
+    """The failure envelope of a case as a whole."""
+    instance = fold.instance
+    return {
+        "command_id": None,
+        "workflow_id": instance.workflow_id,
+        "saga_id": instance.saga_id,
+        "failed_step": (instance.turned or {}).get("step_id"),
+        "failure_class": cause.failure.value,
+        "failure_code": cause.code or kind.value,
+        "failure_reason": cause.reason or RECOMMENDED_FOR_CASE,
+        "first_failed_at": now,
+        "last_failed_at": now,
+        "attempt_count": 0,
+        "last_external_status": None,
+        "payload_reference": f"sha256:{instance.input_sha256}" if instance.input_sha256 else None,
+        "decision_id": instance.mandate.get("decision_id"),
+        "capability_id": instance.mandate.get("capability_id"),
+        "recommended_repair": RECOMMENDED_FOR_CASE,
+        "human_review_required": True,
+    }
 
 
 def envelope(row: JournalRow, kind: ExceptionKind, cause: Cause, now: str) -> dict[str, Any]:
@@ -142,47 +237,64 @@ def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
     """Open what is demanded and close what is not; answers (opened, closed) and reports both as exceptions."""
     now = fold.moment.business
     demanded = _demanded(fold)
-    row = fold.operation
     closed: list[ObligationRow] = []
     for item in list(fold.obligations.values()):
-        if demanded.pop(ExceptionKind(item.kind), None) is None:
-            resolution = f"operation_{row.state.value.lower()}"
-            done = item.evolve(status="closed", closed_at=now, resolution_type=resolution, version=item.version + 1)
+        if demanded.pop((item.command_id, ExceptionKind(item.kind)), None) is None:
+            done = item.evolve(
+                status="closed", closed_at=now, resolution_type=_resolution(fold, item), version=item.version + 1
+            )
             closed.append(done)
             del fold.obligations[item.obligation_id]
-    opened: list[ObligationRow] = []
-    for kind, cause in demanded.items():
-        obligation = ObligationRow(
-            obligation_id=derived_id("obl", row.command_id, kind.value, fold.version),
-            tenant=row.tenant,
-            workflow_id=row.workflow_id,
-            saga_id=row.saga_id,
-            command_id=row.command_id,
-            kind=kind.value,
-            failure_class=cause.failure.value,
-            owner=fold.terms.exception_owner,
-            opened_at=now,
-            deadline_at=now + timedelta(seconds=fold.terms.exception_sla_seconds),
-            envelope=envelope(row, kind, cause, rfc3339(now)),
-        )
-        opened.append(obligation)
+    opened = [_open(fold, owed, cause) for owed, cause in demanded.items()]
+    for obligation in opened:
         fold.obligations[obligation.obligation_id] = obligation
     for obligation in (*opened, *closed):
         _report(fold, obligation)
     return opened, closed
 
 
+def _resolution(fold: Fold, item: ObligationRow) -> str:
+    row = fold.operations.get(item.command_id or "")
+    if row is not None and not (row.state is OperationState.FAILED and fold.instance.status in CONSEQUENCES_SETTLED):
+        return f"operation_{row.state.value.lower()}"
+    return f"case_{fold.instance.status.value.lower()}"
+
+
+def _open(fold: Fold, owed: Owed, cause: Cause) -> ObligationRow:
+    command_id, kind = owed
+    instance, now = fold.instance, fold.moment.business
+    if command_id is None:
+        version, told = instance.state_version + 1, case_envelope(fold, kind, cause, rfc3339(now))
+    else:
+        row = fold.operations[command_id]
+        version, told = fold.at(command_id).version, envelope(row, kind, cause, rfc3339(now))
+    return ObligationRow(
+        obligation_id=derived_id("obl", command_id or instance.workflow_id, kind.value, version),
+        tenant=instance.tenant,
+        workflow_id=instance.workflow_id,
+        saga_id=instance.saga_id,
+        command_id=command_id,
+        kind=kind.value,
+        failure_class=cause.failure.value,
+        owner=fold.terms.exception_owner,
+        opened_at=now,
+        deadline_at=now + timedelta(seconds=fold.terms.exception_sla_seconds),
+        envelope=told,
+    )
+
+
 def _report(fold: Fold, obligation: ObligationRow) -> None:
-    row = fold.operation
+    row = fold.operations.get(obligation.command_id or "")
+    instance = fold.instance
     fold.send(
         ExceptionReported(
             reported_by=SOURCE,
             obligation=obligation,
-            command_type=row.command_type,
-            target_system=row.target_system,
-            target_resource=row.target_resource,
-            trace_id=row.trace_id,
+            command_type=row.command_type if row else None,
+            target_system=row.target_system if row else None,
+            target_resource=row.target_resource if row else f"{instance.object_type}/{instance.object_id}",
+            trace_id=row.trace_id if row else instance.trace_id,
         ),
         message_id=f"{obligation.obligation_id}:{obligation.version}",
-        subject=event_subject(SOURCE, "exception", row.tenant),
+        subject=event_subject(SOURCE, "exception", instance.tenant),
     )

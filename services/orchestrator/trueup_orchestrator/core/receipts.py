@@ -95,12 +95,12 @@ def _stale(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> Non
 
 def suspect(fold: Fold, trigger: Trigger, declaration: CommandDeclaration, code: str) -> None:
     """No word from an attempt that was out: ask whether it happened."""
-    start_by = fold.operation.start_by
+    start_by, late_until = fold.operation.start_by, None
     if start_by is not None:
-        fold.late_until = start_by + timedelta(seconds=declaration.timeout_seconds + declaration.late_window_seconds)
+        late_until = start_by + timedelta(seconds=declaration.timeout_seconds + declaration.late_window_seconds)
     fold.fail(trigger, ErrorClass.UNKNOWN, code)
     fold.recover(Situation.UNKNOWN)
-    fold.asking = code
+    fold.ask(code, late_until)
 
 
 def _outcome(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
@@ -149,7 +149,7 @@ def leave_unknown(fold: Fold, receipt: Receipt, declaration: CommandDeclaration,
         fold.move(Trigger.RECONCILE)
         fold.move(Trigger.GIVE_UP, human_review_required=True)
         return
-    fold.asking, fold.late_until = code, receipt.late_until
+    fold.ask(code, receipt.late_until)
 
 
 def schedule(
@@ -183,6 +183,6 @@ def schedule(
     elif doubted:
         fold.move(Trigger.FALL_DUE)
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
-        fold.asking = "older_attempt_confirmed"
+        fold.ask("older_attempt_confirmed")
     else:
         bury(fold, Trigger.EXHAUST, plan.reason)

@@ -4,11 +4,12 @@ Backwards before the pivot, forwards after it, and no backward step while anythi
 the table leaves open (None) cannot occur; code that meets it waits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.states import EffectClass, OperationState
 
 
@@ -100,6 +101,15 @@ def pivot_of(effect_class: EffectClass, state: OperationState, *, proposed: bool
     if state is OperationState.SUCCESS:
         return Pivot.PASSED
     return Pivot.UNKNOWN if state in _OPEN or proposed else Pivot.NO
+
+
+_PIVOT_RANK: Final = (Pivot.NO, Pivot.UNKNOWN, Pivot.PASSED)
+
+
+def pivot_of_all(rows: Iterable[JournalRow]) -> Pivot:
+    """What a whole case says about its pivot; what its own compensation does is no pivot."""
+    said = [pivot_of(row.effect_class, row.state, proposed=row.proposed) for row in rows if row.compensates is None]
+    return max(said, key=_PIVOT_RANK.index, default=Pivot.NO)
 
 
 def markdown() -> str:

@@ -1,5 +1,6 @@
 """Sealing a fold: instance, obligations, versions, the chained history and what the others are told, in one place."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -7,8 +8,14 @@ from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged, SettleRequested
 from trueup_common.contracts.history import append
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
-from trueup_common.contracts.shape import written
-from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, InstanceStatus, OperationState
+from trueup_common.contracts.shape import fragment, json_bytes, written
+from trueup_common.contracts.states import (
+    ANSWERED,
+    INSTANCE_TERMINAL,
+    CompensationState,
+    InstanceStatus,
+    OperationState,
+)
 from trueup_common.contracts.topology import event_subject
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.case import Case, Decision
@@ -16,9 +23,11 @@ from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.launch import operation_of
 from trueup_orchestrator.core.obligations import alert_of, settle
 from trueup_orchestrator.core.operation import IN_FLIGHT, PERSONS, UNDECIDED
-from trueup_orchestrator.core.recovery import pivot_of
+from trueup_orchestrator.core.recovery import pivot_of, pivot_of_all
+from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
 
 PROGRESS_DELAY_SECONDS: Final = 1.0
+TOLD_BYTES_MAX: Final = 600_000
 _FREES_IDENTITY: Final = frozenset({OperationState.FAILED, OperationState.CANCELLED})
 
 
@@ -43,48 +52,74 @@ _RESOLUTIONS: Final = {
     InstanceStatus.CLOSED: "converged",
     InstanceStatus.CANCELLED: "cancelled",
     InstanceStatus.RESOLVED: "resolved",
+    InstanceStatus.COMPENSATED: "compensated",
+    InstanceStatus.SAFE_STOPPED: "safe_stopped",
 }
 
 
+def _free_identities(fold: Fold) -> None:
+    """A business identity is free again once nothing of its operation stands in the world."""
+    for row in list(fold.operations.values()):
+        undone = row.compensation_state is CompensationState.COMPENSATED
+        if row.identity is not None and (row.state in _FREES_IDENTITY or undone) and not barred(row):
+            fold.at(row.command_id).set(identity=None)
+
+
 def _follow(fold: Fold) -> None:
-    """What follows from the operation for identity and instance."""
-    row = fold.operation
-    if row.identity is not None and row.state in _FREES_IDENTITY and not barred(row):
-        fold.set(identity=None)
+    """What follows from the operations for identities and instance."""
+    _free_identities(fold)
     instance = fold.instance
-    status = status_of(instance, row)
-    pivot = pivot_of(row.effect_class, row.state, proposed=row.proposed).value
-    if status is not instance.status or pivot != instance.pivot:
-        closing = status in INSTANCE_TERMINAL and instance.closed_at is None
-        fold.instance = instance.evolve(
-            status=status,
-            pivot=pivot,
-            closed_at=fold.moment.business if closing else instance.closed_at,
-            resolution_type=_RESOLUTIONS.get(status) if closing else instance.resolution_type,
+    if fold.workflow is None:
+        row = fold.operation
+        status = status_of(instance, row)
+        pivot = pivot_of(row.effect_class, row.state, proposed=row.proposed).value
+    else:
+        status = status_of_workflow(fold)
+        pivot = pivot_of_all(fold.operations.values()).value
+    if status is instance.status and pivot == instance.pivot:
+        return
+    closing = status in INSTANCE_TERMINAL and instance.closed_at is None
+    fold.instance = instance.evolve(status=status, pivot=pivot)
+    if closing:
+        fold.instance = fold.instance.evolve(
+            closed_at=fold.moment.business,
+            resolution_type=resolution_of(fold.instance),
+            wake_at=None,
+            wait=None,
         )
 
 
+def resolution_of(instance: InstanceRow) -> str | None:
+    """How a case that ends now was resolved."""
+    reason = (instance.turned or {}).get("reason")
+    return str(reason) if reason in REFUSALS else _RESOLUTIONS.get(instance.status)
+
+
 def _ask(fold: Fold) -> None:
-    """Ask the reconciler, once per commit and only where the outcome is still open at its end."""
-    if fold.asking is None or fold.state not in UNDECIDED:
-        return
-    now, row = fold.moment.business, fold.operation
-    fold.set(
-        reconciliation_status=row.reconciliation_status if fold.state is OperationState.RECONCILING else "requested",
-        wake_at=now + timedelta(seconds=fold.terms.reminder_seconds),
-    )
-    fold.send(
-        SettleRequested(
-            operation=operation_of(row),
-            fence=row.fence,
-            reason=fold.asking,
-            late_until=fold.late_until,
-            requested_at=now,
-            deadline_at=now + timedelta(seconds=fold.terms.exception_sla_seconds),
-        ),
-        message_id=f"{row.command_id}:{row.fence}:settle:{fold.version}",
-        subject=event_subject(SOURCE, "settle", row.tenant),
-    )
+    """Ask the reconciler, once per commit and operation, only where the outcome is still open at the end."""
+    now = fold.moment.business
+    for command_id, reason in fold.asking.items():
+        if fold.at(command_id).state not in UNDECIDED:
+            continue
+        row = fold.operation
+        fold.set(
+            reconciliation_status=row.reconciliation_status
+            if fold.state is OperationState.RECONCILING
+            else "requested",
+            wake_at=now + timedelta(seconds=fold.terms.reminder_seconds),
+        )
+        fold.send(
+            SettleRequested(
+                operation=operation_of(row),
+                fence=row.fence,
+                reason=reason,
+                late_until=fold.late_until.get(command_id),
+                requested_at=now,
+                deadline_at=now + timedelta(seconds=fold.terms.exception_sla_seconds),
+            ),
+            message_id=f"{row.command_id}:{row.fence}:settle:{fold.version}",
+            subject=event_subject(SOURCE, "settle", row.tenant),
+        )
 
 
 def _chain(fold: Fold) -> tuple[HistoryEvent, ...]:
@@ -113,7 +148,9 @@ def _chain(fold: Fold) -> tuple[HistoryEvent, ...]:
 
 
 def _durable(fold: Fold, obligations_moved: bool) -> bool:
-    """Progress of healthy running may be lost; everything else is told durably."""
+    """Progress of a single command's healthy running may be lost; everything else is told durably."""
+    if fold.workflow is not None:
+        return True
     row = fold.operation
     running = row.state in IN_FLIGHT or (row.state is OperationState.QUEUED and row.next_retry_at is None)
     return obligations_moved or not running or fold.instance.status is not InstanceStatus.RUNNING
@@ -124,39 +161,64 @@ def _told(row: InstanceRow | JournalRow) -> dict[str, Any]:
     return {name: value for name, value in row.__dict__.items() if value is not None}
 
 
-def _tell(fold: Fold, history: tuple[HistoryEvent, ...], durable: bool) -> None:
-    """The whole case to the gateway, and the answer to the replica whose client waits."""
-    instance, row = fold.instance, fold.operation
-    case, operation = written(_told(instance)), written(_told(row))
-    body = {
-        "instance": case,
-        "operations": (operation,),
-        "obligations": written(list(fold.obligations.values())),
-        "history": written(history),
-    }
-    message = fold.envelope(
-        body,
-        f"{instance.workflow_id}:{instance.state_version}",
-        event_subject(SOURCE, "case", row.tenant),
-        CaseChanged.__name__,
-    )
-    fold.outgoing.append(
-        Outgoing(
-            message,
-            durable=durable,
-            delay_seconds=0.0 if durable else PROGRESS_DELAY_SECONDS,
-            coalesce=instance.workflow_id,
-        )
-    )
-    newly = row.state in ANSWERED and (fold.created or fold.before.operation.state not in ANSWERED)
-    if newly and row.reply_to is not None:
+def _told_case(instance: InstanceRow) -> dict[str, Any]:
+    """An instance as told: its input stays here, nobody else needs it."""
+    told = _told(instance)
+    told.pop("input", None)
+    return told
+
+
+def _tell(fold: Fold, moved: Sequence[JournalRow], history: tuple[HistoryEvent, ...], durable: bool) -> None:
+    """The case to the gateway with what changed, and the answer to the replica whose client waits."""
+    instance = fold.instance
+    case = written(_told_case(instance))
+    operations = [(row, json_bytes(_told(row))) for row in moved]
+    for index, part in enumerate(_portions(operations)):
+        body = {
+            "instance": case,
+            "operations": [fragment(data) for _, data in part],
+            "obligations": written(list(fold.obligations.values())),
+            "history": written(history if index == 0 else ()),
+        }
+        suffix = f":{index}" if index else ""
         message = fold.envelope(
-            {"instance": case, "operation": operation},
-            f"{row.command_id}:{row.state_version}:answered",
-            row.reply_to,
-            CaseAnswered.__name__,
+            body,
+            f"{instance.workflow_id}:{instance.state_version}{suffix}",
+            event_subject(SOURCE, "case", instance.tenant),
+            CaseChanged.__name__,
         )
-        fold.outgoing.append(Outgoing(message, durable=False, core=True))
+        fold.outgoing.append(
+            Outgoing(
+                message,
+                durable=durable,
+                delay_seconds=0.0 if durable else PROGRESS_DELAY_SECONDS,
+                coalesce=instance.workflow_id,
+            )
+        )
+    for row, data in operations:
+        stored = fold.known.get(row.command_id)
+        newly = row.state in ANSWERED and (stored is None or stored.state not in ANSWERED)
+        if newly and row.reply_to is not None:
+            message = fold.envelope(
+                {"instance": case, "operation": fragment(data)},
+                f"{row.command_id}:{row.state_version}:answered",
+                row.reply_to,
+                CaseAnswered.__name__,
+            )
+            fold.outgoing.append(Outgoing(message, durable=False, core=True))
+
+
+def _portions(operations: list[tuple[JournalRow, bytes]]) -> list[list[tuple[JournalRow, bytes]]]:
+    """Operations in portions that fit into one message each; one empty portion where there is none."""
+    portions: list[list[tuple[JournalRow, bytes]]] = [[]]
+    size = 0
+    for item in operations:
+        if portions[-1] and size + len(item[1]) > TOLD_BYTES_MAX:
+            portions.append([])
+            size = 0
+        portions[-1].append(item)
+        size += len(item[1])
+    return portions
 
 
 def seal(fold: Fold) -> Decision:
@@ -165,11 +227,12 @@ def seal(fold: Fold) -> Decision:
     _ask(fold)
     _follow(fold)
     opened, closed = settle(fold)
-    operation_changed = fold.operation is not before.operation or fold.created
+    begun, moved = _versioned(fold)
     instance_changed = bool(fold.notes or opened or closed) or fold.instance is not before.instance or fold.created
-    if operation_changed:
-        fold.set(state_version=fold.version)
+    if fold.workflow is not None:
+        instance_changed = instance_changed or bool(begun or moved)  # who decides on stale operations loses the race
     events: tuple[HistoryEvent, ...] = ()
+    unpublished = before.unpublished
     if instance_changed:
         events = _chain(fold)
         durable = _durable(fold, bool(opened or closed))
@@ -181,17 +244,30 @@ def seal(fold: Fold) -> Decision:
             history_hash=last.hash if last else fold.instance.history_hash,
             published_seq=seq if durable else fold.instance.published_seq,
         )
-        _tell(fold, before.unpublished + events, durable)
+        told = (*begun, *moved) if fold.workflow is not None else tuple(fold.operations.values())
+        _tell(fold, told, before.unpublished + events, durable)
         unpublished = () if durable else before.unpublished + events
-    else:
-        unpublished = before.unpublished
     return Decision(
-        case=Case(fold.instance, fold.operation, tuple(fold.obligations.values()), unpublished),
+        case=Case(fold.instance, tuple(fold.operations.values()), tuple(fold.obligations.values()), unpublished),
         events=events,
         opened=tuple(opened),
         changed=tuple(closed),
         outgoing=tuple(fold.outgoing),
         created=fold.created,
-        operation_changed=operation_changed,
+        begun=tuple(begun),
+        moved=tuple(moved),
         instance_changed=instance_changed,
     )
+
+
+def _versioned(fold: Fold) -> tuple[list[JournalRow], list[JournalRow]]:
+    """New and changed operations, each with its next version."""
+    begun: list[JournalRow] = []
+    moved: list[JournalRow] = []
+    for command_id, row in list(fold.operations.items()):
+        stored = fold.known.get(command_id)
+        if stored is row:
+            continue
+        fold.at(command_id).set(state_version=fold.version)
+        (begun if stored is None else moved).append(fold.operation)
+    return begun, moved

@@ -47,7 +47,7 @@ def fold_settlement(
         wake = fold.moment.business + timedelta(seconds=fold.terms.reminder_seconds)
         fold.move(Trigger.RECONCILE, reconciliation_status="running", wake_at=wake)
     if settlement.finished:
-        fold.asking = None
+        fold.asking.pop(fold.focus, None)
         fold.set(
             last_reconciled_at=settlement.at,
             reconciliation_status="finished",
@@ -124,7 +124,9 @@ def _absent(fold: Fold, declaration: CommandDeclaration, authority: Authority, a
         fold.move(Trigger.PROVE_CANCELLED)
     elif own is not None and own.get("error_class") in (ErrorClass.PERMANENT.value, ErrorClass.BUSINESS.value):
         fold.fail(Trigger.PROVE_FAILED, ErrorClass(own["error_class"]), own["error_code"] or "rejected")
-    elif authority.revoked or mandate_expired(fold.instance.mandate, fold.moment.business):
+    elif row.compensates is None and (
+        authority.revoked or mandate_expired(fold.instance.mandate, fold.moment.business)
+    ):
         code = "revoked" if authority.revoked else "mandate_expired"
         fold.fail(Trigger.PROVE_FAILED, ErrorClass.PERMANENT, code, authority.revoked or "")
     else:

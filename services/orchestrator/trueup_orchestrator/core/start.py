@@ -133,7 +133,7 @@ def _rows(
         correlation_id=message.correlation_id,
         trace_id=message.trace_id,
     )
-    return Case(instance, row)
+    return Case(instance, (row,))
 
 
 def start(

@@ -117,6 +117,8 @@ def succeed(
         longest = max(item.window_seconds for item in elements)
         patience = timedelta(seconds=longest + fold.terms.exception_sla_seconds)
         deadline = max(fold.instance.deadline_at, now + patience)
+        if fold.workflow is not None:
+            deadline = fold.instance.deadline_at
         fold.instance = fold.instance.evolve(owed=[*fold.instance.owed, *owed], deadline_at=deadline)
         fold.notes[-1].payload["owed"] = [item["element"] for item in owed]
     _tell(fold, elements, now)
@@ -144,6 +146,8 @@ def _tell(fold: Fold, elements: tuple[EstablishedElement, ...], now: datetime) -
             external_status=row.last_external_status,
             attempt_count=row.attempt_count,
             trace_id=row.trace_id,
+            object_type=fold.instance.object_type,
+            object_id=fold.instance.object_id,
         ),
         message_id=f"{row.command_id}:{fold.version}:established",
         subject=event_subject(SOURCE, "established", row.tenant),
@@ -182,9 +186,16 @@ def fold_verified(fold: Fold, verified: ElementVerified, cause: str | None) -> N
 
 def fold_overdue(fold: Fold) -> None:
     """Verification is still owed at the case's deadline: a person hears of it, and the next deadline is set."""
-    if fold.instance.status is not InstanceStatus.VERIFYING or fold.instance.deadline_at > fold.moment.business:
+    waiting = fold.instance.status is InstanceStatus.VERIFYING
+    if fold.workflow is not None:
+        waiting = waiting or fold.instance.status is InstanceStatus.COMPENSATING
+    if not waiting or fold.instance.deadline_at > fold.moment.business:
         return
     deadline: datetime = fold.moment.business + timedelta(seconds=fold.terms.exception_sla_seconds)
-    fold.own_note("VerificationOverdue", owed=[item["element"] for item in fold.instance.owed], next=rfc3339(deadline))
+    owed = [item["element"] for item in fold.instance.owed]
+    if fold.workflow is None:
+        fold.own_note("VerificationOverdue", owed=owed, next=rfc3339(deadline))
+    else:
+        fold.case_note("VerificationOverdue", owed=owed, next=rfc3339(deadline))
     fold.unverified = True
     fold.instance = fold.instance.evolve(deadline_at=deadline)

@@ -116,6 +116,7 @@ def upgrade() -> None:
         sa.Column("resolution_type", sa.Text(), nullable=True),
         sa.Column("correlation_id", sa.Text(), nullable=True),
         sa.Column("trace_id", sa.Text(), nullable=True),
+        sa.Column("traceparent", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("workflow_id"),
         schema="orchestrator",
         postgresql_with={"toast_tuple_target": 8160},

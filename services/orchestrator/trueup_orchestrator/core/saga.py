@@ -1,0 +1,334 @@
+"""The saga: which way a case moves and which steps may begin, decided by what is true now, never by what came last.
+
+`advance` may be called at any moment and any number of times. It reads the ends of the steps' operations, turns the
+case where a step ended badly, evaluates guards and checks, opens approvals and waits, plans what is to be undone, and
+answers which effects the case wants to begin.
+"""
+
+from typing import Any, Final
+
+from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
+from trueup_common.contracts.workflow import (
+    STEP_OVER,
+    Assertion,
+    Direction,
+    GoTo,
+    Reaction,
+    Step,
+    StepKind,
+    StepOutcome,
+    StepPhase,
+    StepState,
+)
+from trueup_common.documents.expressions import ExpressionFailed
+from trueup_orchestrator.core.attempts import barred
+from trueup_orchestrator.core.control import hold
+from trueup_orchestrator.core.fold import Fold
+from trueup_orchestrator.core.operation import PERSONS, Trigger
+from trueup_orchestrator.core.recovery import Action, Pivot, Situation, action, pivot_of_all
+from trueup_orchestrator.core.status import CANCELLED, continues
+from trueup_orchestrator.core.steps import Begin, actions_left, prepare, scope_of
+from trueup_orchestrator.core.undo import undo
+from trueup_orchestrator.core.waits import describe_wait, open_approval, open_wait, withdraw
+
+OUTCOME_OF_STATE: Final = {
+    OperationState.FAILED: StepOutcome.FAILED,
+    OperationState.CONFLICT: StepOutcome.CONFLICT,
+    OperationState.DEAD_LETTERED: StepOutcome.EXHAUSTED,
+}
+"""How a step ended whose operation ended badly. NEEDS_REVIEW is no end: a person finds out what happened."""
+
+SITUATION_OF_OUTCOME: Final = {
+    StepOutcome.FAILED: Situation.PERMANENT,
+    StepOutcome.EXHAUSTED: Situation.EXHAUSTED,
+}
+
+REACTION_OF_ACTION: Final = {
+    Action.COMPENSATE: Reaction.COMPENSATE,
+    Action.DEAD_LETTER_BACKWARD: Reaction.TAKEOVER,
+    Action.DEAD_LETTER_FORWARD: None,
+    Action.FORWARD: None,
+    Action.WAIT: None,
+    Action.PERSON: Reaction.TAKEOVER,
+}
+"""What the recovery table's actions mean for a step. None: the step stays with its exception, the others go on."""
+
+DEFAULT_REACTION: Final = {
+    StepOutcome.CONFLICT: Reaction.TAKEOVER,
+    StepOutcome.REJECTED: Reaction.COMPENSATE,
+    StepOutcome.TIMEOUT: Reaction.TAKEOVER,
+}
+"""What follows where the document says nothing and no effect is concerned."""
+
+DIRECTION_OF_REACTION: Final = {
+    Reaction.COMPENSATE: Direction.BACKWARD,
+    Reaction.CANCEL: Direction.BACKWARD,
+    Reaction.TAKEOVER: Direction.PERSON,
+    Reaction.SAFE_STOP: Direction.STOP,
+}
+
+_UNSENT: Final = frozenset(
+    {
+        OperationState.RECEIVED,
+        OperationState.VALIDATING,
+        OperationState.AUTHORIZED,
+        OperationState.QUEUED,
+        OperationState.RETRY_PENDING,
+    }
+)
+
+
+def advance(fold: Fold) -> list[Begin]:
+    """Bring the case to where it stands; answers the effects that may begin now."""
+    if fold.workflow is None or fold.instance.status in INSTANCE_TERMINAL:
+        return []
+    begins: list[Begin] = []
+    for _ in range(2 * len(fold.steps) + 2):
+        before = (fold.instance.direction, dict(fold.steps))
+        _sync(fold)
+        if fold.instance.direction == Direction.FORWARD:
+            _react(fold)
+        if fold.instance.direction == Direction.FORWARD and fold.instance.cancel is not None:
+            _cancel(fold)
+        if fold.instance.direction == Direction.FORWARD:
+            begins = _schedule(fold)
+        if before == (fold.instance.direction, fold.steps):
+            break
+    if fold.instance.direction != Direction.FORWARD:
+        begins = []
+        _stop_forward(fold)
+        if fold.instance.direction == Direction.BACKWARD:
+            undo(fold)
+    hold(fold)
+    _keep(fold)
+    return begins
+
+
+def _keep(fold: Fold) -> None:
+    """Steps, what is waited for and the next wake-up, written back where they changed."""
+    steps = [item.model_dump(mode="json", exclude_none=True) for item in fold.steps.values()]
+    wait = describe_wait(fold)
+    wakes = [item.wake_at for item in fold.steps.values() if item.wake_at is not None and item.phase not in STEP_OVER]
+    if not fold.instance.locked and fold.instance.wake_at is not None:
+        wakes.append(fold.instance.wake_at)
+    changes: dict[str, Any] = {"steps": steps, "wait": wait, "wake_at": min(wakes, default=None)}
+    if any(getattr(fold.instance, name) != value for name, value in changes.items()):
+        fold.instance = fold.instance.evolve(**changes)
+
+
+def _sync(fold: Fold) -> None:
+    """Take over into the steps what their operations came to."""
+    for state in list(fold.steps.values()):
+        if state.command_id is None or state.phase in (StepPhase.DONE, StepPhase.SKIPPED, StepPhase.WITHDRAWN):
+            continue
+        row = fold.operations.get(state.command_id) or fold.foreign.get(state.command_id)
+        if row is None:
+            continue
+        if state.attached and row.state in PERSONS | {OperationState.CANCELLED}:
+            fold.step(
+                state.id, phase=StepPhase.PENDING, command_id=None, attached=False, generation=state.generation + 1
+            )
+        elif row.state in (OperationState.SUCCESS, OperationState.RESOLVED):
+            fold.step(state.id, phase=StepPhase.DONE, outcome=None, reason=None, ended_at=fold.moment.business)
+        elif row.state is OperationState.CANCELLED:
+            fold.step(state.id, phase=StepPhase.WITHDRAWN, ended_at=fold.moment.business)
+        elif row.state in PERSONS:
+            if state.phase is not StepPhase.FAILED:
+                fold.step(
+                    state.id,
+                    phase=StepPhase.FAILED,
+                    outcome=OUTCOME_OF_STATE.get(row.state),
+                    reason=row.error_code,
+                    ended_at=fold.moment.business,
+                )
+        elif state.phase is not StepPhase.RUNNING:
+            fold.step(state.id, phase=StepPhase.RUNNING, outcome=None, reason=None, ended_at=None)
+
+
+def reaction_of(fold: Fold, state: StepState, pivot: Pivot) -> Reaction | GoTo | None:
+    """What follows a step's bad end: the document's word, else the recovery table's. None: nothing turns."""
+    assert fold.workflow is not None
+    row = fold.operations.get(state.command_id or "")
+    if row is not None and (row.state is OperationState.NEEDS_REVIEW or barred(row)):
+        return Reaction.TAKEOVER if pivot is not Pivot.PASSED else None
+    if state.outcome is None:
+        return None
+    said = fold.workflow.document.by_id[state.id].on.get(state.outcome)
+    if said is None:
+        if state.kind is StepKind.CHECK:
+            said = Reaction.TAKEOVER
+        elif state.outcome in SITUATION_OF_OUTCOME:
+            said = REACTION_OF_ACTION[action(SITUATION_OF_OUTCOME[state.outcome], pivot)]
+        else:
+            said = DEFAULT_REACTION[state.outcome]
+    backward = said in (Reaction.COMPENSATE, Reaction.CANCEL)
+    if backward and pivot is not Pivot.NO:
+        return None  # never beside an unknown pivot, never after one
+    if said is Reaction.TAKEOVER and pivot is Pivot.PASSED and state.kind is StepKind.COMMAND:
+        return None  # forward: its exception is a person's, what does not need it goes on
+    return said
+
+
+def _react(fold: Fold) -> None:
+    pivot = pivot_of_all(fold.operations.values())
+    for state in list(fold.steps.values()):
+        if state.phase is not StepPhase.FAILED:
+            continue
+        said = reaction_of(fold, state, pivot)
+        if isinstance(said, GoTo):
+            _go_to(fold, state, said.goto)
+        elif said is not None and said is not Reaction.CONTINUE:
+            reason = CANCELLED if said is Reaction.CANCEL else f"{state.id}_{state.outcome or 'undecided'}"
+            turn(fold, DIRECTION_OF_REACTION[said], reason, step_id=state.id, detail=state.reason)
+            return
+
+
+def _go_to(fold: Fold, state: StepState, target: str) -> None:
+    """Go on with another step. Backwards, the linter admits no effects on the way."""
+    assert fold.workflow is not None
+    order = [step.id for step in fold.workflow.document.steps]
+    here, there = order.index(state.id), order.index(target)
+    fold.case_note("CaseWentTo", step_id=state.id, outcome=state.outcome, target=target)
+    if there > here:
+        fold.step(state.id, phase=StepPhase.SKIPPED)
+        for step_id in order[here + 1 : there]:
+            if fold.steps[step_id].phase is StepPhase.PENDING:
+                fold.step(step_id, phase=StepPhase.SKIPPED, ended_at=fold.moment.business)
+        return
+    for step_id in order[there : here + 1]:
+        old = fold.steps[step_id]
+        fold.steps[step_id] = StepState(id=old.id, kind=old.kind, generation=old.generation + 1)
+
+
+def turn(
+    fold: Fold, direction: Direction, reason: str, *, step_id: str | None = None, detail: str | None = None
+) -> None:
+    """Leave the way forward, once."""
+    turned = {"reason": reason, "step_id": step_id, "detail": detail, "at": rfc3339(fold.moment.business)}
+    fold.case_note("CaseTurned", direction=direction.value, reason=reason, step_id=step_id, detail=detail)
+    fold.instance = fold.instance.evolve(direction=direction.value, turned=turned)
+
+
+def _cancel(fold: Fold) -> None:
+    """A cancel that was asked for: backwards before the pivot, wait beside an unknown one, a person after it."""
+    pivot = pivot_of_all(fold.operations.values())
+    if pivot is Pivot.NO:
+        turn(fold, Direction.BACKWARD, CANCELLED)
+    elif pivot is Pivot.PASSED:
+        turn(fold, Direction.PERSON, "cancelled_after_pivot", detail="the pivot had happened; nothing is undone")
+    else:
+        for row in list(fold.operations.values()):
+            fence(fold, row.command_id, "the case is being cancelled")
+
+
+def _stop_forward(fold: Fold) -> None:
+    """Nothing forward begins any more: what was not sent is fenced, what is waited for is withdrawn."""
+    for row in list(fold.operations.values()):
+        if row.compensates is None:
+            fence(fold, row.command_id, str((fold.instance.turned or {}).get("reason")))
+    _sync(fold)
+    for state in list(fold.steps.values()):
+        if state.phase is StepPhase.WAITING:
+            withdraw(fold, state)
+
+
+def fence(fold: Fold, command_id: str, reason: str) -> None:
+    """Cancel an operation that was not sent; mark one that may be out, so that its absence ends it."""
+    row = fold.at(command_id).operation
+    if not fold.knows(Trigger.CANCEL) or (row.cancel_requested and row.state not in _UNSENT):
+        return
+    if row.proposed or row.state not in _UNSENT:
+        if not row.cancel_requested:
+            fold.set(cancel_requested=True)
+        return
+    if barred(row):
+        fold.set(cancel_requested=True, wake_at=fold.moment.business, next_retry_at=fold.moment.business)
+        return
+    fold.own_note("EffectWithdrawn", reason=reason)
+    fold.set(cancel_requested=True)
+    fold.move(Trigger.CANCEL)
+
+
+def _ended(fold: Fold, step_id: str) -> bool:
+    state = fold.steps[step_id]
+    return state.phase in (StepPhase.DONE, StepPhase.SKIPPED) or continues(fold, state)
+
+
+def _schedule(fold: Fold) -> list[Begin]:
+    """Open every step whose needs have ended; answers the effects that may begin."""
+    workflow = fold.workflow
+    assert workflow is not None
+    if fold.instance.paused is not None or not fold.instance.locked or fold.instance.cancel is not None:
+        return []
+    begins: list[Begin] = []
+    for step in workflow.document.steps:
+        if fold.instance.direction != Direction.FORWARD:
+            return []
+        state = fold.steps[step.id]
+        if state.phase is not StepPhase.PENDING:
+            continue
+        if not all(_ended(fold, needed) for needed in workflow.document.needs[step.id]):
+            continue
+        begin = _open(fold, step, state)
+        if begin is not None:
+            begins.append(begin)
+    return begins
+
+
+def _open(fold: Fold, step: Step, state: StepState) -> Begin | None:
+    workflow = fold.workflow
+    assert workflow is not None
+    try:
+        if step.when is not None and not workflow.expressions.holds(step.when, scope_of(fold)):
+            fold.case_note("StepSkipped", step_id=step.id, when=step.when)
+            fold.step(step.id, phase=StepPhase.SKIPPED, ended_at=fold.moment.business)
+            return None
+        match step.kind:
+            case StepKind.COMMAND:
+                if not actions_left(fold):
+                    turn(fold, Direction.PERSON, "actions_exhausted", step_id=step.id)
+                    return None
+                return prepare(fold, step, state)
+            case StepKind.CHECK:
+                _check(fold, step)
+            case StepKind.APPROVAL:
+                open_approval(fold, step, state)
+            case StepKind.WAIT:
+                open_wait(fold, step)
+    except ExpressionFailed as failure:
+        fold.case_note("StepFailed", step_id=step.id, reason=str(failure)[:300])
+        fold.step(
+            step.id,
+            phase=StepPhase.FAILED,
+            outcome=StepOutcome.FAILED,
+            reason=str(failure)[:300],
+            ended_at=fold.moment.business,
+        )
+    return None
+
+
+def _check(fold: Fold, step: Step) -> None:
+    """Evaluate every assertion, so that the person sees all that is wrong and not only the first."""
+    assert fold.workflow is not None and step.check is not None
+    scope, failed = scope_of(fold), []
+    for item in step.check:
+        assertion = item if isinstance(item, Assertion) else Assertion(that=item)
+        try:
+            holds = fold.workflow.expressions.holds(assertion.that, scope)
+        except ExpressionFailed as failure:
+            holds = False
+            failed.append(f"{assertion.says or assertion.that}: {failure}"[:300])
+        else:
+            if not holds:
+                failed.append((assertion.says or assertion.that)[:300])
+    fold.case_note("CheckEvaluated", step_id=step.id, passed=not failed, failed=failed or None)
+    fold.step(
+        step.id,
+        phase=StepPhase.FAILED if failed else StepPhase.DONE,
+        outcome=StepOutcome.FAILED if failed else None,
+        reason="; ".join(failed)[:500] or None,
+        output={"passed": not failed, "failed": failed},
+        started_at=fold.moment.business,
+        ended_at=fold.moment.business,
+    )

@@ -1,0 +1,331 @@
+"""The ways a case may go, one by one: forward, backward before the pivot, forward after it, to a person."""
+
+from __future__ import annotations
+
+import pytest
+from tests.orchestrator.sagas import Run, World, approval, document, effect, make
+
+from trueup_common.contracts.states import ErrorClass, FindVerdict, InstanceStatus
+
+FLAGSHIP = document(
+    make("archive"),
+    make("draft"),
+    {"id": "validate", "check": [{"that": "steps.draft.ref != ''", "says": "the draft has no reference"}]},
+    approval(),
+    effect("publish", "site.publish"),
+    effect("purge", "site.purge", needs=["publish"], on={"failed": "continue", "exhausted": "continue"}),
+    effect("monitor", "site.show", needs=["publish"]),
+    make("record", needs=["purge", "monitor"]),
+)
+
+
+def published(run: Run) -> Run:
+    """Up to and including the pivot."""
+    run.succeed("archive").succeed("draft").decide("approve", "approved")
+    return run.succeed("publish")
+
+
+def test_the_whole_way() -> None:
+    """Steps run in order, branches side by side, and the case closes when what it owes is observed.
+
+    Requirements: S1, S5
+    """
+    run = Run(FLAGSHIP)
+    assert run.status is InstanceStatus.RUNNING and run.has("archive") and not run.has("draft")
+    run.succeed("archive").succeed("draft")
+    assert run.status is InstanceStatus.WAITING and run.case.instance.wait["reason"] == "approval"
+    run.decide("approve", "approved")
+    assert run.row("publish").approval_id == run.step("approve")["approval_id"]
+    assert run.requests[run.row("publish").command_id].approval_id == run.row("publish").approval_id
+    assert run.case.instance.pivot == "unknown"
+    run.succeed("publish")
+    assert run.case.instance.pivot == "passed"
+    assert run.has("purge") and run.has("monitor") and not run.has("record")
+    run.succeed("purge").succeed("monitor").succeed("record")
+    assert run.status is InstanceStatus.VERIFYING
+    run.verified("monitor")
+    assert run.status is InstanceStatus.CLOSED and run.kinds == []
+    assert sum(run.world.standing.values()) == 6
+
+
+def test_failure_before_the_pivot_undoes_in_reverse() -> None:
+    """A permanent failure before the pivot compensates every succeeded step in reverse order.
+
+    Requirements: S1, S3, S4
+    """
+    run = Run(FLAGSHIP)
+    run.succeed("archive").succeed("draft").decide("approve", "rejected")
+    assert run.direction == "backward" and run.has("draft:undo") and not run.has("archive:undo")
+    assert run.requests[run.row("draft:undo").command_id].compensation
+    assert run.requests[run.row("draft:undo").command_id].compensates_type == "site.make"
+    assert run.row("draft").compensation_state == "COMPENSATION_PENDING"
+    run.succeed("draft:undo")
+    assert run.row("draft").compensation_state == "COMPENSATED"
+    run.succeed("archive:undo")
+    assert run.status is InstanceStatus.COMPENSATED and sum(run.world.standing.values()) == 0
+
+
+def test_failure_after_the_pivot_goes_forward() -> None:
+    """Nothing is undone after the pivot: the failed step is a person's, the rest is done.
+
+    Requirements: S3
+    """
+    run = published(Run(FLAGSHIP)).fail("purge")
+    assert run.direction == "forward" and run.kinds == ["failed"]
+    run.succeed("monitor").verified("monitor").succeed("record")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["failed"]
+    assert not any(row.compensates for row in run.case.operations)
+
+
+def test_nothing_runs_backward_beside_an_unknown() -> None:
+    """A branch that fails while another is unknown waits for the verdict before anything is undone.
+
+    Requirements: S3
+    """
+    run = Run(document(make("a"), make("b", needs=["a"]), make("c", needs=["a"])))
+    run.succeed("a").doubt("b", landed=True).fail("c")
+    assert run.direction == "backward" and not run.has("a:undo") and not run.has("b:undo")
+    run.settle("b", FindVerdict.CONFIRMED)
+    assert run.has("b:undo") and not run.has("a:undo")
+    run.succeed("b:undo").succeed("a:undo")
+    assert run.status is InstanceStatus.COMPENSATED and sum(run.world.standing.values()) == 0
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_cancel_while_publish_is_in_flight(landed: bool) -> None:
+    """A cancel waits for the pivot's verdict: landed, a person takes over; absent, everything is undone.
+
+    Requirements: L12, S5
+    """
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft").decide("approve", "approved").control("cancel")
+    assert run.status is InstanceStatus.CANCEL_PENDING
+    if landed:
+        run.succeed("publish")
+        assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["needs_review"]
+        assert not any(row.compensates for row in run.case.operations)
+        assert not run.has("purge")
+    else:
+        run.doubt("publish", landed=False).settle("publish", FindVerdict.MISSING)
+        assert run.row("publish").state == "CANCELLED"
+        run.succeed("draft:undo").succeed("archive:undo")
+        assert run.status is InstanceStatus.CANCELLED and sum(run.world.standing.values()) == 0
+
+
+def test_cancel_before_anything_is_out() -> None:
+    """Unsent work is fenced, what waits is withdrawn, the case ends cancelled. Requirements: L12"""
+    run = Run(FLAGSHIP).refuse("archive", "frozen", transient=True).control("cancel")
+    assert run.status is InstanceStatus.CANCELLED and run.kinds == []
+    waiting = Run(FLAGSHIP).succeed("archive").succeed("draft").control("cancel")
+    assert waiting.step("approve")["phase"] == "WITHDRAWN"
+    assert [asked.action for asked in waiting.sent if type(asked).__name__ == "ApprovalAsked"] == ["open", "withdraw"]
+    waiting.succeed("draft:undo").succeed("archive:undo")
+    assert waiting.status is InstanceStatus.CANCELLED
+
+
+def test_failed_compensation_is_owned() -> None:
+    """A compensation that fails for good becomes an exception of its own and stops the way back.
+
+    Requirements: S4
+    """
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft").decide("approve", "rejected").fail("draft:undo")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["compensation_failed"]
+    assert run.row("draft").compensation_state == "COMPENSATION_FAILED" and not run.has("archive:undo")
+    assert run.case.obligations[0].failure_class == "COMPENSATION_FAILURE"
+
+
+def test_unknown_compensation_is_owned() -> None:
+    """A compensation whose outcome nobody knows is an exception until it is settled. Requirements: S4"""
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft").decide("approve", "rejected")
+    run.doubt("draft:undo", landed=True)
+    assert run.kinds == ["unknown_outcome"] and run.row("draft").compensation_state == "COMPENSATION_UNKNOWN"
+    run.settle("draft:undo", FindVerdict.CONFIRMED).succeed("archive:undo")
+    assert run.status is InstanceStatus.COMPENSATED and run.kinds == []
+
+
+def test_failed_check_goes_to_a_person() -> None:
+    """A failed validation never goes on to publish: a person owns it, with everything that is wrong.
+
+    Requirements: S7
+    """
+    wrong = {"id": "validate", "check": ["steps.a.ref == 'x'", {"that": "input.id == '8'", "says": "another article"}]}
+    run = Run(document(make("a"), wrong, effect("publish", "site.publish"))).succeed("a")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["needs_review"]
+    assert "another article" in run.step("validate")["reason"] and len(run.step("validate")["output"]["failed"]) == 2
+    assert not run.has("publish")
+
+
+def test_a_conflict_is_a_persons_and_nothing_is_overwritten() -> None:
+    """A foreign object in the way ends in CONFLICT, owned by a person. Requirements: X7"""
+    run = Run(FLAGSHIP).succeed("archive").fail("draft", ErrorClass.BUSINESS, "foreign_object")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["conflict"]
+
+
+def test_approval_against_its_timer() -> None:
+    """The timer only asks the row to expire; the row's word decides, and what comes late changes nothing.
+
+    Requirements: L7, L8
+    """
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft")
+    run.tick(2 * 86400 + 1)
+    assert run.step("approve")["phase"] == "WAITING"  # asked, not expired
+    assert [asked.action for asked in run.sent if type(asked).__name__ == "ApprovalAsked"] == ["open", "expire"]
+    approved = run.decide("approve", "approved")
+    assert approved.has("publish")
+    late = run.decide("approve", "expired")
+    assert late.events[-1] == "LateApprovalReceived" and late.has("publish")
+    expired = Run(FLAGSHIP).succeed("archive").succeed("draft").tick(2 * 86400 + 1).decide("approve", "expired")
+    assert expired.status is InstanceStatus.HUMAN_TAKEOVER and expired.kinds == ["needs_review"]
+    assert not expired.has("publish")
+
+
+def test_approval_of_other_content_moves_nothing() -> None:
+    """A decision about another content hash is noted and changes nothing. Requirements: S6"""
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft").decide("approve", "approved", content="0" * 64)
+    assert run.status is InstanceStatus.WAITING and not run.has("publish")
+
+
+WAITS = document(
+    make("a"),
+    {
+        "id": "measured",
+        "wait": {"event": "measurement", "match": "event.ok == true", "timeout": "PT8H", "owner": "shift"},
+    },
+    make("b"),
+)
+
+
+def test_wait_takes_its_event() -> None:
+    """An event that fits ends the wait, one that does not is held, a late one changes nothing.
+
+    Requirements: L7, L8
+    """
+    run = Run(WAITS).succeed("a")
+    assert run.status is InstanceStatus.WAITING and run.case.instance.wait["owner"] == "shift"
+    run.signal("measurement", {"ok": False}, "e0")
+    assert run.case.instance.signals[-1]["disposition"] == "held" and not run.has("b")
+    run.signal("measurement", {"ok": True}, "e1")
+    assert run.has("b") and run.step("measured")["output"]["event_id"] == "e1"
+    run.signal("measurement", {"ok": True}, "e2")
+    assert run.case.instance.signals[-1] == {"event_id": "e2", "disposition": "late", "version": 1}
+
+
+def test_early_event_is_held_for_its_wait() -> None:
+    """An event before its wait is held and taken when the wait opens; a duplicate changes nothing. Requirements: L9"""
+    run = Run(WAITS).signal("measurement", {"ok": True}, "e1").signal("measurement", {"ok": True}, "e1")
+    assert [item["disposition"] for item in run.case.instance.signals] == ["held"]
+    run.succeed("a")
+    assert run.has("b") and run.case.instance.signals[-1]["disposition"] == "accepted"
+    assert run.case.instance.held == []
+
+
+def test_wait_times_out() -> None:
+    """Nobody answered in time: the case is a person's by default. Requirements: L7"""
+    run = Run(WAITS).succeed("a").tick(8 * 3600 + 1)
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["needs_review"]
+    assert run.signal("measurement", {"ok": True}, "e9").case.instance.signals[-1]["disposition"] == "late"
+
+
+def test_pause_and_resume() -> None:
+    """A paused case sends nothing new; what is out settles; resumed, it goes on where it was. Requirements: S5"""
+    run = Run(FLAGSHIP).control("pause").succeed("archive")
+    assert run.status is InstanceStatus.PAUSED and not run.has("draft")
+    run.control("resume")
+    assert run.status is InstanceStatus.RUNNING and run.has("draft")
+    again = Run(FLAGSHIP).control("pause").fail("archive", ErrorClass.TRANSIENT, "unavailable").tick(10)
+    assert again.row("archive").state == "QUEUED" and len(again.sent) == 1
+    assert again.control("resume").row("archive").proposed
+
+
+def test_two_cases_about_one_object() -> None:
+    """The second case about an object is refused while the first is open; nothing of it happens. Requirements: X7"""
+    run = Run(FLAGSHIP, number=2, locks={"object:article:7": "wf_other"})
+    assert run.status is InstanceStatus.CANCELLED and run.case.instance.resolution_type == "object_in_use"
+    assert run.case.operations == ()
+
+
+def test_a_case_may_queue_for_its_object() -> None:
+    """With `queue` the second case waits with an owner and a deadline, then runs. Requirements: X7, L7"""
+    doc = document(make("a"), object={"type": "article", "id": "${input.id}", "concurrency": "queue"})
+    run = Run(doc, number=2, locks={"object:article:7": "wf_other"})
+    assert run.status is InstanceStatus.WAITING and run.case.instance.wait["reason"] == "lock"
+    run.locks.clear()
+    run.tick(60)
+    assert run.status is InstanceStatus.RUNNING and run.has("a")
+    starved = Run(doc, number=3, locks={"object:article:7": "wf_other"}).tick(86400)
+    assert starved.status is InstanceStatus.CANCELLED
+
+
+def test_second_case_attaches_and_never_undoes() -> None:
+    """A step whose key stands for the same effect attaches to it; the attached case never undoes it.
+
+    Requirements: I2, S1
+    """
+    world = World()
+    first = Run(document(make("a")), world=world).succeed("a")
+    assert first.status is InstanceStatus.CLOSED
+    doc = document(make("a"), approval())
+    second = Run(doc, world=world, number=2)
+    assert second.step("a")["attached"] and second.step("a")["command_id"] == first.row("a").command_id
+    assert second.status is InstanceStatus.WAITING and second.case.operations == ()
+    second.decide("approve", "rejected")
+    assert second.status is InstanceStatus.COMPENSATED
+    assert world.standing[first.row("a").command_id] == 1
+
+
+def test_key_of_another_effect_is_a_conflict() -> None:
+    """The same key for another payload is refused. Requirements: I2"""
+    world = World()
+    Run(document(make("a")), world=world).succeed("a")
+    other = document({**make("a"), "with": {"of": "something else"}})
+    run = Run(other, world=world, number=2)
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.row("a").error_code == "identity_in_use"
+
+
+def test_redone_after_undoing_is_a_new_generation() -> None:
+    """Compensation ends a generation: the same key may be used again, as generation 2. Requirements: I2"""
+    world = World()
+    first = Run(document(make("a"), approval()), world=world).succeed("a").decide("approve", "rejected")
+    first.succeed("a:undo")
+    second = Run(document(make("a"), approval()), world=world, number=2)
+    assert second.row("a").generation == 2 and second.row("a").command_id != first.row("a").command_id
+
+
+def test_too_many_actions() -> None:
+    """The mandate's number of effects is a limit. Requirements: L3"""
+    run = Run(document(make("a"), make("b")), actions_max=1).succeed("a")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and not run.has("b")
+    assert run.case.instance.turned["reason"] == "actions_exhausted"
+
+
+def test_lifetime_ends_in_a_persons_hands() -> None:
+    """A case that outlives its lifetime is handed over, never lost. Requirements: L7"""
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft").tick(7 * 86400 + 1)
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds
+
+
+def test_reactions_of_the_document() -> None:
+    """What the document says of a bad end is done. Requirements: S5"""
+    stop = Run(document(make("a"), make("b", on={"failed": "safe_stop"}))).succeed("a").fail("b")
+    assert stop.status is InstanceStatus.SAFE_STOPPED and stop.kinds
+    take = Run(document(make("a"), make("b", on={"failed": "takeover"}))).succeed("a").fail("b")
+    assert take.status is InstanceStatus.HUMAN_TAKEOVER and not take.has("a:undo")
+    cancel = Run(document(make("a"), make("b", on={"failed": "cancel"}))).succeed("a").fail("b").succeed("a:undo")
+    assert cancel.status is InstanceStatus.CANCELLED
+    skip = Run(document(make("a", on={"failed": {"goto": "c"}}), make("b"), make("c", needs=["a"]))).fail("a")
+    assert skip.step("a")["phase"] == "SKIPPED" and skip.has("c")
+
+
+def test_guard_skips_a_step() -> None:
+    """A step whose guard is false is skipped, and what needs it goes on. Requirements: S5"""
+    run = Run(document(make("a", when="input.id == '8'"), make("b")))
+    assert run.step("a")["phase"] == "SKIPPED" and run.has("b")
+
+
+def test_transient_failures_retry_and_exhaust() -> None:
+    """Transient failures retry within the budget; exhausted, the step is a person's. Requirements: S5"""
+    run = Run(document(make("a"), make("b"))).succeed("a")
+    for _ in range(2):
+        run.fail("b", ErrorClass.TRANSIENT, "unavailable").tick(30)
+    run.fail("b", ErrorClass.TRANSIENT, "unavailable")
+    assert run.row("b").state == "DEAD_LETTERED"
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["dead_letter"]
