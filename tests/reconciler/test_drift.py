@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reconciler.builders import at, established, seen
 
-from trueup_common.contracts.events import Established
+from trueup_common.contracts.events import Established, Retired
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import FailureClass, Phase, ProbeVerdict
 from trueup_reconciler.core import drift, visit
@@ -316,3 +316,64 @@ def test_whatever_is_observed_health_needs_an_equal_value_and_an_element_always_
         assert row.stage in RESTING
         assert row.next_visit_at is not None
         assert row.next_visit_at > at(now) or row.phase is Phase.CONVERGING
+
+
+# --- retiring ---------------------------------------------------------------------------------------------------------
+
+
+def retired(event: Established, by: str = "cmd_undo") -> Retired:
+    """What `event` established is being undone."""
+    item = event.elements[0]
+    return Retired(
+        command_id=event.command_id,
+        workflow_id=event.workflow_id,
+        tenant=event.tenant,
+        system=event.system,
+        revision=event.revision,
+        sequence=event.sequence,
+        retired_by=by,
+        elements=((item.resource, item.element),),
+        at=at(5),
+    )
+
+
+def test_what_is_being_undone_is_no_drift() -> None:
+    """An undone effect is no longer desired: not visited, its drift closed, nothing owed. Requirements: S4"""
+    event = established()
+    row = take(None, event).row
+    drifted = look(row.evolve(window_until=at(0)), seen("other", at=at(9)), 9).row if row.window_seconds else row
+    item = event.elements[0]
+    gone = drift.retire(drifted, retired(event), item.resource, item.element)
+    assert gone.row.stage is Stage.RETIRED and gone.row.next_visit_at is None and not gone.row.owed
+    assert gone.closed == ((drifted.obligation_id, "retired") if drifted.obligation_id else None)
+    assert not drift.retire(gone.row, retired(event), item.resource, item.element).changed
+
+
+@pytest.mark.parametrize("order", list(permutations(["made", "retired", "undone"])))
+def test_retiring_in_any_order_ends_the_same(order: tuple[str, ...]) -> None:
+    """What an operation established, its retirement and what the undoing established may come in any order.
+
+    Requirements: R1
+    """
+    made = established().evolve(command_id="cmd_made", sequence=1)
+    undone = established().evolve(command_id="cmd_undo", sequence=2)
+    item = made.elements[0]
+    row: ElementRow | None = None
+    for name in (*order, *order):
+        if name == "retired":
+            row = drift.retire(row, retired(made), item.resource, item.element).row
+        else:
+            row = take(row, made if name == "made" else undone).row
+    assert row is not None and row.command_id == "cmd_undo" and row.retired_by is None
+
+
+@pytest.mark.parametrize("order", [("made", "retired"), ("retired", "made")])
+def test_a_retired_element_never_comes_back_by_itself(order: tuple[str, ...]) -> None:
+    """Established that comes after its retirement changes nothing. Requirements: R1"""
+    made = established().evolve(command_id="cmd_made", sequence=1)
+    item = made.elements[0]
+    row: ElementRow | None = None
+    for name in order:
+        turned = drift.retire(row, retired(made), item.resource, item.element) if name == "retired" else take(row, made)
+        row = turned.row
+    assert row is not None and row.stage is Stage.RETIRED and row.next_visit_at is None

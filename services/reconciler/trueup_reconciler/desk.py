@@ -204,6 +204,9 @@ class Desk:
             source=row.source,
             observed_version=row.observed_version,
             next_visit_at=row.next_visit_at,
+            object_type=row.object_type,
+            object_id=row.object_id,
+            retired=row.retired_by is not None,
         )
         message_id = derived_id("msg", "element", row.object_key, row.element, row.workflow_id, row.state_version)
         self.send(message_id, event, event_subject(SERVICE, "element", row.tenant), row.tenant, row.traceparent)

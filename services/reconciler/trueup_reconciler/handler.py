@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.events import Established, SettleRequested
+from trueup_common.contracts.events import Established, Retired, SettleRequested
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import ProbeVerdict
 from trueup_common.contracts.task import Found, Observed
@@ -17,12 +17,13 @@ from trueup_reconciler.core.element import object_key
 from trueup_reconciler.desk import Desk
 from trueup_reconciler.store import ReconcilerTransaction
 
-Body = SettleRequested | Found | Established | Observed
+Body = SettleRequested | Found | Established | Retired | Observed
 
 MODELS: Final[dict[str, type[Body]]] = {
     "SettleRequested": SettleRequested,
     "Found": Found,
     "Established": Established,
+    "Retired": Retired,
     "Observed": Observed,
 }
 DUE_LIMIT: Final = 200
@@ -69,6 +70,8 @@ class EventsHandler:
                 self._found(desk, body)
             elif isinstance(body, Established):
                 self._established(desk, body, message)
+            elif isinstance(body, Retired):
+                self._retired(desk, body, message)
             else:
                 self._observed(desk, body)
         await _visit(tx, desk, self.pace)
@@ -98,6 +101,11 @@ class EventsHandler:
             row = desk.elements.get((object_key(body.tenant, body.system, item.resource), item.element))
             now = desk.moment.business
             desk.turned(drift.establish(row, body, item, now=now, traceparent=message.traceparent))
+
+    def _retired(self, desk: Desk, body: Retired, message: Message) -> None:
+        for resource, element in body.elements:
+            row = desk.elements.get((object_key(body.tenant, body.system, resource), element))
+            desk.turned(drift.retire(row, body, resource, element, traceparent=message.traceparent))
 
     def _observed(self, desk: Desk, body: Observed) -> None:
         key = object_key(body.tenant, body.system, body.resource)
@@ -150,6 +158,8 @@ async def _load(tx: ReconcilerTransaction, desk: Desk, bodies: Sequence[Body]) -
             commands.add(body.command_id)
         elif isinstance(body, Observed):
             objects.add(object_key(body.tenant, body.system, body.resource))
+        elif isinstance(body, Retired):
+            objects.update(object_key(body.tenant, body.system, resource) for resource, _ in body.elements)
         else:
             objects.update(object_key(body.tenant, body.system, item.resource) for item in body.elements)
     if commands:

@@ -23,6 +23,7 @@ class Stage(StrEnum):
     REPAIR_QUEUE = "REPAIR_QUEUE"
     VERIFY = "VERIFY"
     ESCALATED = "ESCALATED"
+    RETIRED = "RETIRED"
 
 
 class Turn(StrEnum):
@@ -37,6 +38,7 @@ class Turn(StrEnum):
     DIFFERENT = "different"
     CLASSIFY = "classify"
     NEEDS_PERSON = "needs_person"
+    RETIRE = "retire"
 
 
 _RESTING: Final = (Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, Stage.MANUAL)
@@ -44,6 +46,8 @@ _RESTING: Final = (Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, Stage.MANUAL)
 TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
     **{(stage, Turn.ESTABLISHED): Stage.PENDING for stage in _RESTING},
     **{(stage, Turn.VISIT): Stage.OBSERVING for stage in _RESTING},
+    **{(stage, Turn.RETIRE): Stage.RETIRED for stage in _RESTING},
+    (Stage.RETIRED, Turn.ESTABLISHED): Stage.PENDING,
     (Stage.PENDING, Turn.OBSERVED): Stage.COMPARING,
     (Stage.OBSERVING, Turn.OBSERVED): Stage.COMPARING,
     (Stage.COMPARING, Turn.EQUAL): Stage.HEALTHY,
@@ -53,7 +57,7 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
     (Stage.DRIFT, Turn.CLASSIFY): Stage.CLASSIFYING,
     (Stage.CLASSIFYING, Turn.NEEDS_PERSON): Stage.MANUAL,
 }
-"""Stages by turns. An element rests only in PENDING, OBSERVING, HEALTHY or MANUAL; the others last one message."""
+"""Stages by turns. An element rests in PENDING, OBSERVING, HEALTHY, MANUAL or RETIRED; the others last one message."""
 
 
 class IllegalTurn(Exception):
@@ -108,6 +112,11 @@ class ElementRow(ForwardContract):
     next_visit_at: Instant | None = None
     state_version: int = 1
     traceparent: str | None = None
+    object_type: str | None = None
+    object_id: str | None = None
+    """The business object whose state vector this element is part of."""
+    retired_by: str | None = None
+    """The compensation that took back what was desired here; such an element is not visited."""
 
     @property
     def rank(self) -> tuple[int, int, datetime, str]:
