@@ -48,6 +48,26 @@ def test_the_default_for_private_networks_is_the_modes(tmp_path: Path) -> None:
     assert not read_connections(path)[0].allow_private_network
 
 
+def test_a_process_of_one_system_needs_no_secret_of_another(tmp_path: Path) -> None:
+    """Entries of other systems are checked for their shape, and their secrets are neither needed nor read.
+
+    Requirements: T2
+    """
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "connections:\n"
+        "  - { tenant: acme, system: wordpress, password: { env: WP } }\n"
+        "  - { tenant: acme, system: github, token: { file: /nowhere/token } }\n"
+    )
+    (mine,) = read_connections(path, environment={"WP": "pw"}, systems={"wordpress"})
+    assert (mine.system, mine.settings["password"]) == ("wordpress", "pw")
+    with pytest.raises(ConnectionsUnusable, match="/nowhere/token"):
+        read_connections(path, environment={"WP": "pw"})
+    path.write_text(path.read_text() + "  - { tenant: acme, system: github }\n")
+    with pytest.raises(ConnectionsUnusable, match="twice"):
+        read_connections(path, environment={"WP": "pw"}, systems={"wordpress"})
+
+
 def test_a_connection_shows_no_secret() -> None:
     """Requirements: T3."""
     assert "pw" not in repr(Connection("acme", "wordpress", {"password": "pw"}))

@@ -16,6 +16,7 @@ from tests.devkit.sandbox_site import POSTS, Hands, running, until
 
 from trueup_devkit.sample import load_article
 from trueup_devkit.sandbox import Sandbox, sandbox_connections
+from trueup_devkit.sandbox.systems import SYSTEMS
 from trueup_devkit.sandbox.world import Occupied
 
 
@@ -27,7 +28,7 @@ async def hands(tmp_path: Path) -> AsyncIterator[Hands]:
 
 async def test_the_index_lists_every_system_and_ready_says_so(hands: Hands) -> None:
     systems = (await hands.control.get("/")).json()["systems"]
-    assert list(systems) == ["wordpress", "bench"]
+    assert list(systems) == list(SYSTEMS)
     assert (await hands.client(systems["wordpress"]).get("/acme/wp-json/")).status_code == 200
     assert (await hands.control.get("/readyz")).status_code == 200
 
@@ -194,7 +195,7 @@ async def _index(port: int, process: Process) -> dict[str, Any]:
 
 
 async def test_the_process_serves_fixed_ports_and_survives_sigterm_and_sigkill(tmp_path: Path) -> None:
-    port = _free_ports(3)
+    port = _free_ports(1 + len(SYSTEMS))
     command = (sys.executable, "-m", "trueup_devkit.sandbox", "--state-dir", str(tmp_path), "--port", str(port))
     for number, (end, code) in enumerate([(signal.SIGTERM, 0), (signal.SIGKILL, -9), (signal.SIGTERM, 0)], start=1):
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
@@ -215,10 +216,13 @@ async def test_the_process_serves_fixed_ports_and_survives_sigterm_and_sigkill(t
 async def test_the_connections_document_opens_every_system_for_every_tenant(hands: Hands) -> None:
     document = yaml.safe_load(yaml.safe_dump(sandbox_connections(hands.world.urls)))
     listed = {(item["tenant"], item["system"]) for item in document["connections"]}
-    assert listed == {(tenant, system) for tenant in ("acme", "globex") for system in ("wordpress", "bench")}
+    assert listed == {(tenant, system) for tenant in ("acme", "globex") for system in SYSTEMS}
     for item in document["connections"]:
         if item["system"] == "bench":
             assert (await hands.client(item["base_url"]).get("/effect/none")).status_code == 404
+        if item["system"] == "monitoring":
+            assert (await hands.client(item["base_url"]).get("/api/v1/targets")).json()["status"] == "success"
+        if item["system"] != "wordpress":
             continue
         writer = hands.client(item["base_url"], (item["username"], item["password"]))
         created = await writer.post(POSTS, json={"title": "t", "status": "draft"})

@@ -129,6 +129,19 @@ def test_status_has_the_documented_shape(shared: Plane) -> None:
     assert all(process["ready"] is True and process_is_alive(process["pid"]) for process in status["processes"])
 
 
+def test_the_world_is_told_where_every_adapters_process_answers(shared: Plane) -> None:
+    """Service discovery needs addresses that are known in advance and outlive the process behind them."""
+    ports = [shared.process(name).health["port"] for name in ("adapters", "adapters-2")]
+    assert [shared.told(name)["TRUEUP_HEALTH_PORT"] for name in ("adapters", "adapters-2")] == [str(p) for p in ports]
+    asked = psutil.Process(shared.pids()["sandbox"]).cmdline()
+    urls = [f"--discovery=http://127.0.0.1:{port}/discovery/monitoring/{{tenant}}" for port in ports]
+    assert [argument for argument in asked if argument.startswith("--discovery")] == urls
+    before = shared.process("adapters-2")
+    os.kill(before.pid, signal.SIGKILL)
+    wait_for(lambda: shared.process("adapters-2").pid not in (0, before.pid) and shared.process("adapters-2").ready)
+    assert shared.process("adapters-2").health["port"] == ports[1]
+
+
 def test_a_killed_service_comes_back_and_is_counted(shared: Plane) -> None:
     """SIGKILL costs one restart of that process only, and a crash point does not fire again in the new process."""
     before = shared.pids()

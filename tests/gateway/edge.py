@@ -31,8 +31,10 @@ from trueup_gateway.core.records import PolicyRow
 from trueup_gateway.main import verifier_of
 from trueup_gateway.policy import PolicySet
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, gateway_store
 from trueup_gateway.tokens import SigningKey, sign_access
+from trueup_gateway.watching import CaseWatch
 
 SIGNING = SigningKey.generate()
 ISSUER = SigningKey.generate()
@@ -62,6 +64,16 @@ DRAFT = CommandDeclaration(
         command_type="wordpress.trash_post", payload={"post_id": ValueFrom(pointer="/receipt/post_id")}
     ),
     blast_radius=5,
+)
+TRASH = CommandDeclaration(
+    type="wordpress.trash_post",
+    system="wordpress",
+    title="Take a draft away",
+    permission="wordpress:write",
+    effect_class=EffectClass.RETRYABLE,
+    payload_schema={"type": "object"},
+    findability=Findability.MARKER,
+    success_condition="the post is in the trash",
 )
 UPDATE = CommandDeclaration(
     type="wordpress.update_post",
@@ -95,7 +107,7 @@ POST = CommandDeclaration(
     findability=Findability.NATIVE_KEY,
     success_condition="2xx",
 )
-DECLARATIONS = (DRAFT, UPDATE, PUBLISH, POST)
+DECLARATIONS = (DRAFT, TRASH, UPDATE, PUBLISH, POST)
 CONNECTIONS = (("acme", "wordpress"), ("acme", "bench"), ("globex", "wordpress"))
 
 
@@ -117,13 +129,19 @@ class EdgeUnderTest:
     client: httpx.AsyncClient
     publisher: RecordingPublisher
     database: Database
-    tokens: dict[tuple[str, str, tuple[str, ...]], str] = field(default_factory=dict)
+    tokens: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], str] = field(default_factory=dict)
 
-    def access(self, sub: str = "agent:publisher", tenant: str = "acme", roles: Sequence[str] = ("agent",)) -> str:
-        name = (sub, tenant, tuple(roles))
+    def access(
+        self,
+        sub: str = "agent:publisher",
+        tenant: str = "acme",
+        roles: Sequence[str] = ("agent",),
+        scopes: Sequence[str] = (),
+    ) -> str:
+        name = (sub, tenant, tuple(roles), tuple(scopes))
         if name not in self.tokens:
             self.tokens[name] = sign_access(
-                ISSUER, subject=sub, tenant=tenant, roles=roles, scopes=(), ttl_seconds=3600, real=real_now()
+                ISSUER, subject=sub, tenant=tenant, roles=roles, scopes=scopes, ttl_seconds=3600, real=real_now()
             )
         return self.tokens[name]
 
@@ -209,6 +227,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
                 epoch=1,
             )
         )
+    catalog = Catalog.of(DECLARATIONS, CONNECTIONS)
     rules, publisher, reads = RuleBook(), RecordingPublisher(), GatewayReads(pool)
     configured = settings_of(**settings)
     acceptor = Acceptor(
@@ -223,20 +242,31 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     gateway = Gateway(
         settings=configured,
         clock=BusinessClock(),
-        catalog=Catalog.of(DECLARATIONS, CONNECTIONS),
+        catalog=catalog,
         store=store,
         reads=reads,
         rules=rules,
         acceptor=acceptor,
+        starter=Starter(
+            store=store,
+            publisher=publisher,
+            rules=rules,
+            catalog=catalog,
+            crash=RealCrashPoints(),
+            schedule=RealSchedule(),
+        ),
         answers=AnswerBoard(reads),
         verifier=verifier_of(SIGNING, ISSUER),
         signing_key=SIGNING,
         answer_subject="trueup.answer.gateway-test",
+        publisher=publisher,
+        watch=CaseWatch(reads),
         dev_key=ISSUER,
     )
     stop = asyncio.Event()
     acceptor.start()
     polling = asyncio.create_task(gateway.answers.poll(stop))
+    watching = asyncio.create_task(gateway.watch.run(stop))
     transport = httpx.ASGITransport(app=create_app(gateway), raise_app_exceptions=True)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
@@ -244,6 +274,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     finally:
         stop.set()
         await polling
+        await watching
         await acceptor.close()
         await pool.close()
 

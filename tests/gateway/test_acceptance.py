@@ -23,7 +23,7 @@ from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_common.contracts.task import ExecuteTask, Operation
 from trueup_common.runtime.clock import real_now
 from trueup_gateway.accept import Acceptor
-from trueup_gateway.core import projection
+from trueup_gateway.core import case_body, projection
 from trueup_gateway.store import Reader
 
 IDS = ("command_id", "workflow_id", "saga_id")
@@ -375,7 +375,7 @@ async def test_an_answer_is_the_whole_journal_row(gateway: EdgeUnderTest) -> Non
     row = await advance(gateway, response.json()["command_id"], OperationState.SUCCESS)
     read = await gateway.client.get(response.json()["links"]["self"], headers=gateway.headers())
     replayed = await gateway.submit(capability, "whole-row", draft("whole-row"))
-    told = projection.command_body(json.loads(row.model_dump_json(exclude_none=True)))
+    told = case_body.command_body(json.loads(row.model_dump_json(exclude_none=True)))
     for body in (read.json(), replayed.json(), told):
         assert not set(X3) - set(body)
         assert {"receipt", "observation", "attempts", "payload"} <= set(body)

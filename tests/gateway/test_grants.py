@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.gateway.edge import GRANT_KEYS, EdgeUnderTest, draft, later
+from tests.gateway.edge import GRANT_KEYS, TRASH, EdgeUnderTest, draft, later
 from tests.gateway.test_governance import freeze, lift, set_policy
 
 from trueup_common.contracts.envelope import Message
@@ -49,7 +49,10 @@ class Proposing:
             "payload_sha256": start.payload_sha256,
             "idempotency_key": start.idempotency_key,
         }
-        top = {name: changes.pop(name) for name in ("mandate", "compensation") if name in changes}
+        top = {name: changes.pop(name) for name in ("mandate", "compensation", "compensates_type") if name in changes}
+        if top.get("compensation"):
+            top.setdefault("compensates_type", start.command_type)
+            fields |= {"command_type": TRASH.type, "declaration_sha256": TRASH.sha256}
         task = ExecuteTask(
             operation=Operation(**{**fields, **changes}),
             fence=4,

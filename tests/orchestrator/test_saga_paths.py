@@ -329,3 +329,12 @@ def test_transient_failures_retry_and_exhaust() -> None:
     run.fail("b", ErrorClass.TRANSIENT, "unavailable")
     assert run.row("b").state == "DEAD_LETTERED"
     assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["dead_letter"]
+
+
+def test_cancel_of_a_case_in_a_persons_hands() -> None:
+    """A case that waits for a person can still be cancelled, and is then undone. Requirements: L12"""
+    wrong = {"id": "validate", "check": ["input.id == '8'"]}
+    run = Run(document(make("a"), wrong)).succeed("a")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER
+    run.control("cancel").succeed("a:undo")
+    assert run.status is InstanceStatus.CANCELLED and run.kinds == []

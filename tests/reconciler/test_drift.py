@@ -15,6 +15,7 @@ from trueup_common.contracts.states import FailureClass, Phase, ProbeVerdict
 from trueup_reconciler.core import drift, visit
 from trueup_reconciler.core.drift import Care, Turned
 from trueup_reconciler.core.element import TABLE, ElementRow, IllegalTurn, Stage, Turn, turn
+from trueup_reconciler.core.retire import retire
 
 CARE = Care(owner="operators", sla_seconds=600)
 RESTING = {Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, Stage.MANUAL}
@@ -343,10 +344,10 @@ def test_what_is_being_undone_is_no_drift() -> None:
     row = take(None, event).row
     drifted = look(row.evolve(window_until=at(0)), seen("other", at=at(9)), 9).row if row.window_seconds else row
     item = event.elements[0]
-    gone = drift.retire(drifted, retired(event), item.resource, item.element)
+    gone = retire(drifted, retired(event), item.resource, item.element)
     assert gone.row.stage is Stage.RETIRED and gone.row.next_visit_at is None and not gone.row.owed
     assert gone.closed == ((drifted.obligation_id, "retired") if drifted.obligation_id else None)
-    assert not drift.retire(gone.row, retired(event), item.resource, item.element).changed
+    assert not retire(gone.row, retired(event), item.resource, item.element).changed
 
 
 @pytest.mark.parametrize("order", list(permutations(["made", "retired", "undone"])))
@@ -361,7 +362,7 @@ def test_retiring_in_any_order_ends_the_same(order: tuple[str, ...]) -> None:
     row: ElementRow | None = None
     for name in (*order, *order):
         if name == "retired":
-            row = drift.retire(row, retired(made), item.resource, item.element).row
+            row = retire(row, retired(made), item.resource, item.element).row
         else:
             row = take(row, made if name == "made" else undone).row
     assert row is not None and row.command_id == "cmd_undo" and row.retired_by is None
@@ -374,6 +375,6 @@ def test_a_retired_element_never_comes_back_by_itself(order: tuple[str, ...]) ->
     item = made.elements[0]
     row: ElementRow | None = None
     for name in order:
-        turned = drift.retire(row, retired(made), item.resource, item.element) if name == "retired" else take(row, made)
+        turned = retire(row, retired(made), item.resource, item.element) if name == "retired" else take(row, made)
         row = turned.row
     assert row is not None and row.stage is Stage.RETIRED and row.next_visit_at is None

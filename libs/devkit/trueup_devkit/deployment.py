@@ -15,7 +15,7 @@ from pathlib import Path
 from trueup_common.contracts import topology
 from trueup_common.contracts.topology import Permissions
 from trueup_devkit.nats_server import ADMIN_USER, SYSTEM_USER
-from trueup_devkit.plan import role_url
+from trueup_devkit.plan import CUSTOMER_DATABASE, role_url
 from trueup_devkit.postgres import SUPERUSER
 from trueup_devkit.secret_files import SecretFiles, complete_passwords, make_secrets
 
@@ -114,6 +114,7 @@ def _files(
     named = {
         "postgres_password": owner,
         "bootstrap_database_url": f"postgresql://{SUPERUSER}:{owner}@{hosts.database}/{DATABASE}",
+        "sandbox_database_url": f"postgresql://{SUPERUSER}:{owner}@{hosts.database}/{CUSTOMER_DATABASE}",
         "bootstrap_nats_url": f"nats://{ADMIN_USER}:{bus[ADMIN_USER]}@{hosts.bus}",
         "bootstrap_role_passwords": json.dumps(roles),
         "nats_passwords": "".join(f'{_variable(user)[1:]}: "{password}"\n' for user, password in bus.items()),

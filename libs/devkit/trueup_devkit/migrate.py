@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from trueup_common.contracts.topology import SERVICES
 from trueup_common.runtime.settings import Settings
@@ -45,7 +46,16 @@ def write_sandbox_connections(sandbox_url: str, path: Path) -> None:
 
     with urllib.request.urlopen(f"{sandbox_url}/", timeout=10) as answer:
         systems: dict[str, str] = json.load(answer)["systems"]
-    write_private(path, json.dumps(sandbox_connections(systems), indent=2))
+    reached = {name: at_host_of(sandbox_url, url) for name, url in systems.items()}
+    write_private(path, json.dumps(sandbox_connections(reached), indent=2))
+
+
+def at_host_of(asked: str, told: str) -> str:
+    """The told address at the host that was asked: a world in a container tells loopback addresses of its own."""
+    host = urlsplit(asked).netloc.rpartition("@")[2]
+    port = urlsplit(asked).port
+    host = host.removesuffix(f":{port}") if port else host
+    return urlsplit(told)._replace(netloc=f"{host}:{urlsplit(told).port}").geturl()
 
 
 async def migrate(
@@ -58,7 +68,9 @@ async def migrate(
     adapters = bootstrap.installed_adapters()
     await bootstrap.bootstrap_bus(nats_url, adapters)
     declarations = [declaration for adapter in adapters.values() for declaration in adapter.declarations]
-    await bootstrap.load_catalog(nats_url, declarations, connected_pairs(connections) if connections else [])
+    documents = bootstrap.installed_documents(declarations)
+    pairs = connected_pairs(connections) if connections else []
+    await bootstrap.load_catalog(nats_url, declarations, pairs, documents)
 
 
 def connected_pairs(path: Path) -> list[tuple[str, str]]:

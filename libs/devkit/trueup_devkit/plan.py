@@ -18,6 +18,8 @@ from trueup_devkit.state_folder import StateFolder
 from trueup_devkit.told import ToldError
 
 GATEWAY = "gateway"
+ADAPTERS = "adapters"
+CUSTOMER_DATABASE = "trueup_customer"
 MODULES: dict[str, str] = {service: f"trueup_{service.replace('-', '_')}.main" for service in SERVICES}
 REPLICAS_MAX = 16
 SECRET_READERS: dict[str, tuple[str, ...]] = {
@@ -74,6 +76,8 @@ class Addresses:
     nats_url: str
     """The admin's URL of the bus."""
     sandbox_port: int | None = None
+    adapters_port: int | None = None
+    """Where the first adapters process answers health and discovery; replica n listens n - 1 above it."""
     connections: str | None = None
 
 
@@ -86,7 +90,9 @@ class Process:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     health_port: int | None = None
-    """A fixed port that answers GET /readyz; None means a port of its own is given as TRUEUP_HEALTH_PORT."""
+    """A fixed port that answers GET /readyz; None means that one is chosen when it starts."""
+    given_port: bool = True
+    """True where the port is given as TRUEUP_HEALTH_PORT; False where it is the service's own port."""
 
 
 def parse_replicas(text: str | None) -> dict[str, int]:
@@ -116,9 +122,12 @@ def service_processes(plan: Plan, addresses: Addresses, caller: Mapping[str, str
             name = process_name(service, index)
             shared_port = service == GATEWAY and count > 1
             fixed = addresses.gateway_port if service == GATEWAY and not shared_port else None
+            own = fixed is not None
+            if service == ADAPTERS and addresses.adapters_port:
+                fixed = addresses.adapters_port + index - 1
             arguments = plan.programs.get(service) or [sys.executable, "-m", MODULES[service]]
             environment = service_environment(plan, addresses, service, name, caller)
-            processes.append(Process(name, service, tuple(arguments), environment, fixed))
+            processes.append(Process(name, service, tuple(arguments), environment, fixed, not own))
     return processes
 
 
@@ -150,7 +159,7 @@ def service_environment(
     for key, file in made.items():
         if service in SECRET_READERS[key] and f"TRUEUP_{key}" not in environment:
             environment.setdefault(f"TRUEUP_{key}_FILE", str(file))
-    if addresses.connections and service == "adapters":
+    if addresses.connections and service == ADAPTERS:
         environment["TRUEUP_CONNECTIONS"] = addresses.connections
     return environment
 
@@ -182,10 +191,23 @@ def _user_url(url: str, user: str, password: str) -> str:
     return f"{scheme}://{user}:{password}@{rest.rpartition('@')[2]}"
 
 
-def sandbox_arguments(plan: Plan, port: int) -> list[str]:
-    """How the sandbox world is started."""
+def sandbox_arguments(plan: Plan, port: int, adapters_port: int) -> list[str]:
+    """How the sandbox world is started, and where its systems ask the plane what they should do."""
     program = plan.programs.get("sandbox") or [sys.executable, "-m", "trueup_devkit.sandbox"]
-    return [*program, "--state-dir", str(plan.folder.path / "sandbox"), "--port", str(port)]
+    ports = range(adapters_port, adapters_port + plan.replicas.get(ADAPTERS, 1))
+    asking = [f"--discovery=http://127.0.0.1:{number}/discovery/monitoring/{{tenant}}" for number in ports]
+    return [*program, "--state-dir", str(plan.folder.path / "sandbox"), "--port", str(port), *asking]
+
+
+def sandbox_environment(database_url: str | None, caller: Mapping[str, str]) -> dict[str, str]:
+    """What the sandbox world is told. `database_url` is the owner's URL of the embedded server's own database.
+
+    The world keeps the customer's tables in a database of its own beside that, which no role of the plane may enter.
+    """
+    if database_url is None:
+        return dict(caller)
+    customer = f"{database_url.partition('?')[0].rpartition('/')[0]}/{CUSTOMER_DATABASE}"
+    return {"TRUEUP_SANDBOX_DATABASE_URL": customer, **caller}
 
 
 def bootstrap_arguments(plan: Plan) -> list[str]:

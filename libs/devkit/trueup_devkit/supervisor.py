@@ -128,7 +128,9 @@ class Supervisor:
     def _choose_ports(self) -> None:
         """Keep the addresses of the last start where they are free; the gateway's port is the caller's choice."""
         remembered = planning.read_ports(self.folder)
-        for name, width in (("postgres", 1), ("nats", 1), ("nats_monitor", 1), ("sandbox", SANDBOX_PORTS)):
+        adapters = self.plan.replicas.get(planning.ADAPTERS, 1)
+        widths = {"postgres": 1, "nats": 1, "nats_monitor": 1, "sandbox": SANDBOX_PORTS, "adapters": adapters}
+        for name, width in widths.items():
             port = int(remembered.get(name, 0))
             still_free = port > 0 and all(port_is_free(port + offset) for offset in range(width))
             self.ports[name] = port if still_free else free_port(width)
@@ -178,7 +180,9 @@ class Supervisor:
         if not self.plan.sandbox:
             return
         port = self.ports["sandbox"]
-        command = Command(planning.sandbox_arguments(self.plan, port), environment=self.caller)
+        own_server = self.database_url if self.postgres is not None else None
+        environment = planning.sandbox_environment(own_server, self.caller)
+        command = Command(planning.sandbox_arguments(self.plan, port, self.ports["adapters"]), environment)
         unit = Unit("sandbox", STAGE_SANDBOX, lambda _: command, {"kind": "http", "port": port, "path": "/readyz"})
         self._launch(unit)
         self.units.append(unit)
@@ -218,6 +222,9 @@ class Supervisor:
             port = int(unit.health.get("port", 0))
             if not port or not port_is_free(port):
                 port = free_port()
+        elif process.given_port and not port_is_free(port):
+            raise StartError(f"port {port} is in use")  # others were told of it, so it is waited for
+        if process.given_port:
             environment["TRUEUP_HEALTH_PORT"] = str(port)
         unit.health = {"kind": "http", "port": port, "path": "/readyz"}
         if unit.restarts:
@@ -230,6 +237,7 @@ class Supervisor:
             database_url=self.database_url,
             nats_url=self.nats_url,
             sandbox_port=self.ports["sandbox"] if self.plan.sandbox else None,
+            adapters_port=self.ports["adapters"],
             connections=self.connections,
         )
 

@@ -50,7 +50,7 @@ def discovery_routes(lines: Mapping[tuple[str, str], Line]) -> list[Route]:
 
 def _holds(authorization: str | None, token: str) -> bool:
     scheme, _, given = (authorization or "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+    return bool(token) and scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
 def _json(status: int, body: dict[str, str], headers: Mapping[str, str] | None = None) -> Response:

@@ -214,7 +214,7 @@ def still_permitted(rules: Rules, item: Submission, standing: Standing) -> bool:
     if decision.policy_sha256 == rules.policy_sha256 and unchanged:
         return True
     answer = rules.ask(
-        question_of(decision, item.declaration, resource=item.resource, approved=decision.approval_id is not None)
+        question_of(decision, item.declaration, resource=item.resource, approved=decision.approved_at is not None)
     )
     return answer.allowed and not answer.errors
 

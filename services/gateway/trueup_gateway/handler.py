@@ -1,12 +1,20 @@
 """The gateway's worker: mints grants for proposed tasks, and projects the other services' events into the views."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.events import CaseChanged, ElementChanged, ExceptionChanged, GrantRefused, GrantRequest
+from trueup_common.contracts.events import (
+    CaseChanged,
+    ElementChanged,
+    ExceptionChanged,
+    GrantRefused,
+    GrantRequest,
+    SignalDisposed,
+)
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.shape import ForwardContract
@@ -16,9 +24,9 @@ from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
 from trueup_gateway.core import projection
-from trueup_gateway.core.case import DEFINITION
-from trueup_gateway.core.grants import Facts, Refusal, mint
-from trueup_gateway.core.records import DecisionRow, MandateRow
+from trueup_gateway.core.grants import Facts, Refusal, counts, mint
+from trueup_gateway.core.person_records import ApprovalRow
+from trueup_gateway.core.records import DecisionRow, EffectCountRow, MandateRow
 from trueup_gateway.rules import RuleBook, Rules
 from trueup_gateway.store import GatewayTransaction
 
@@ -37,6 +45,18 @@ def _read(message: Message) -> GrantRequest:
     return request
 
 
+@dataclass(slots=True)
+class _Rows:
+    """The rows behind a batch of requests; `effects` grows with what the batch grants."""
+
+    rules: Rules
+    mandates: dict[str, MandateRow]
+    decisions: dict[str, DecisionRow]
+    revoked: set[str]
+    effects: dict[str, set[str]]
+    approvals: dict[str, ApprovalRow]
+
+
 class GrantHandler:
     """GrantRequest → ExecuteTask with its grant, or GrantRefused."""
 
@@ -50,45 +70,56 @@ class GrantHandler:
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Decide on every proposed task of the batch by the rows of this transaction."""
         requests = [(message, _read(message)) for message in messages]
-        rules = await self._rules.at(tx, await tx.epoch())
-        mandates = await tx.mandates([request.mandate.mandate_id for _, request in requests])
-        decisions = await tx.decisions([mandate.decision_id for mandate in mandates.values()])
-        revoked = await tx.revoked_capabilities([mandate.capability_id for mandate in mandates.values()])
-        outgoing = []
+        rows = await self._rows(tx, [request for _, request in requests])
+        outgoing, counted = [], []
         for message, request in requests:
-            mandate = mandates.get(request.mandate.mandate_id)
-            decision = decisions.get(mandate.decision_id) if mandate else None
-            facts = self._facts(request, mandate, decision, revoked, rules, moment)
-            found = mint(request, facts, now=moment.business, real=moment.real, ask=rules.ask)
+            facts = self._facts(request, rows, moment)
+            found = mint(request, facts, now=moment.business, real=moment.real, ask=rows.rules.ask)
+            if not isinstance(found, Refusal) and counts(request, facts):
+                rows.effects[found.mandate].add(found.op)
+                counted.append(EffectCountRow(mandate_id=found.mandate, command_id=found.op, first_at=moment.business))
             outgoing.append(self._answer(message, request, found, moment))
+        await tx.save_effects(counted)
         return outgoing
 
-    def _facts(  # noqa: PLR0917 - the rows that one decision rests on
-        self,
-        request: GrantRequest,
-        mandate: MandateRow | None,
-        decision: DecisionRow | None,
-        revoked: set[str],
-        rules: Rules,
-        moment: Moment,
-    ) -> Facts:
+    async def _rows(self, tx: GatewayTransaction, requests: Sequence[GrantRequest]) -> "_Rows":
+        """What the requests of a batch rest on."""
+        rules = await self._rules.at(tx, await tx.epoch())
+        mandates = await tx.mandates([request.mandate.mandate_id for request in requests])
+        workflows = [name for name, mandate in mandates.items() if mandate.command_id is None]
+        named = [request.approval_id for request in requests if request.approval_id is not None]
+        return _Rows(
+            rules=rules,
+            mandates=mandates,
+            decisions=await tx.decisions([mandate.decision_id for mandate in mandates.values()]),
+            revoked=await tx.revoked_capabilities([mandate.capability_id for mandate in mandates.values()]),
+            effects=await tx.effects(workflows) if workflows else {},
+            approvals=await tx.approvals(named) if named else {},
+        )
+
+    def _facts(self, request: GrantRequest, rows: "_Rows", moment: Moment) -> Facts:
         operation = request.task.operation
+        mandate = rows.mandates.get(request.mandate.mandate_id)
         fields = {
             "tenant": operation.tenant,
             "system": operation.target.system,
             "command_type": operation.command_type,
-            "definition": DEFINITION,
-            "version": 1,
+            "definition": mandate.definition if mandate else request.definition,
+            "version": mandate.version if mandate else request.version,
         }
+        undone = mandate.declarations.get(request.compensates_type or "") if mandate else None
         return Facts(
             mandate=mandate,
-            decision=decision,
-            capability_revoked=mandate is not None and mandate.capability_id in revoked,
+            decision=rows.decisions.get(mandate.decision_id) if mandate else None,
+            capability_revoked=mandate is not None and mandate.capability_id in rows.revoked,
             declaration=self._catalog.declaration(operation.declaration_sha256),
-            freeze=rules.freeze_of(fields, moment.business, compensation=request.compensation),
+            freeze=rows.rules.freeze_of(fields, moment.business, compensation=request.compensation),
             has_key=operation.target.system in self._keys.systems,
-            policy_sha256=rules.policy_sha256,
-            epoch=rules.epoch,
+            policy_sha256=rows.rules.policy_sha256,
+            epoch=rows.rules.epoch,
+            undoes=self._catalog.declaration(undone) if undone else None,
+            effects=frozenset(rows.effects.get(request.mandate.mandate_id, ())),
+            approval=rows.approvals.get(request.approval_id or ""),
         )
 
     def _answer(
@@ -144,14 +175,17 @@ def _outgoing(cause: Message, moment: Moment, *, message_id: str, kind: str, sub
     )
 
 
-_VIEWS: Final[dict[str, type[CaseChanged] | type[ElementChanged] | type[ExceptionChanged]]] = {
+View = CaseChanged | ElementChanged | ExceptionChanged | SignalDisposed
+
+_VIEWS: Final[dict[str, type[View]]] = {
     "CaseChanged": CaseChanged,
     "ElementChanged": ElementChanged,
     "ExceptionChanged": ExceptionChanged,
+    "SignalDisposed": SignalDisposed,
 }
 
 
-def _view(message: Message) -> CaseChanged | ElementChanged | ExceptionChanged | None:
+def _view(message: Message) -> View | None:
     """The change that a message tells, None for what a newer version may tell. Raises Unprocessable."""
     model = _VIEWS.get(message.type)
     if model is None:
@@ -167,7 +201,10 @@ def _view(message: Message) -> CaseChanged | ElementChanged | ExceptionChanged |
 
 
 class ViewHandler:
-    """CaseChanged, ElementChanged, ExceptionChanged → rows that the API reads. Versions deduplicate, so no inbox."""
+    """CaseChanged, ElementChanged, ExceptionChanged, SignalDisposed → rows that the API reads.
+
+    Versions deduplicate, so there is no inbox.
+    """
 
     inbox = False
 
@@ -176,12 +213,15 @@ class ViewHandler:
         cases: list[CaseChanged] = []
         elements: list[ElementChanged] = []
         exceptions: list[ExceptionChanged] = []
+        signals: list[SignalDisposed] = []
         for message in messages:
             body = _view(message)
             if isinstance(body, CaseChanged):
                 cases.append(body)
             elif isinstance(body, ElementChanged):
                 elements.append(body)
+            elif isinstance(body, SignalDisposed):
+                signals.append(body)
             elif body is not None:
                 exceptions.append(body)
         await tx.save_views(
@@ -192,6 +232,7 @@ class ViewHandler:
             exceptions=projection.exception_views(exceptions),
         )
         await tx.free_identities(projection.freed(cases))
+        await tx.dispose_signals(signals)
         return ()
 
     async def settled(self, messages: Sequence[Message]) -> None:

@@ -24,18 +24,24 @@ from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.api.app import create_app
 from trueup_gateway.api.gateway import Gateway
+from trueup_gateway.approval_handler import ApprovalHandler
 from trueup_gateway.core.records import PolicyRow
 from trueup_gateway.governance import GovernancePublisher
 from trueup_gateway.handler import GrantHandler, ViewHandler
+from trueup_gateway.patience import patient
 from trueup_gateway.policy import PolicySet
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction, gateway_store
 from trueup_gateway.tokens import ACCESS_TYPE, DEV_ISSUER, Issuer, SigningKey, Verifier
+from trueup_gateway.watching import CaseWatch
 
 SERVICE: Final = "gateway"
 ROLES: Final = frozenset({"api", "worker"})
 SEED_TRIES: Final = 20
 SHUTDOWN_SECONDS: Final = 5
+REQUEST_SECONDS: Final = 20.0
+"""How long a client may take to send one whole request."""
 
 
 def read_roles(text: str) -> frozenset[str]:
@@ -107,7 +113,7 @@ class ApiServer:
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=patient(REQUEST_SECONDS),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -170,6 +176,7 @@ async def build(context: Context) -> Parts:
         parts.loops += [
             _loop(context, store, "gateway-grants", grants),
             _loop(context, store, "gateway-views", ViewHandler()),
+            _loop(context, store, "gateway-approvals", ApprovalHandler()),
         ]
         parts.background.append(lambda: publisher.run(context.stop))
     if "api" in roles:
@@ -190,6 +197,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
     settings = context.settings
     reads = GatewayReads(context.database)
     answers = AnswerBoard(reads)
+    watch = CaseWatch(reads)
     acceptor = Acceptor(
         store=store,
         publisher=context.publisher,
@@ -198,6 +206,14 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         crash=context.crash,
         schedule=context.schedule,
         queue_max=settings.accept_queue_max,
+    )
+    starter = Starter(
+        store=store,
+        publisher=context.publisher,
+        rules=rules,
+        catalog=context.catalog,
+        crash=context.crash,
+        schedule=context.schedule,
     )
     subject = answer_subject(re.sub(r"[^A-Za-z0-9_-]", "-", settings.instance) or SERVICE)
     gateway = Gateway(
@@ -208,10 +224,13 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         reads=reads,
         rules=rules,
         acceptor=acceptor,
+        starter=starter,
         answers=answers,
         verifier=verifier_of(signing, dev),
         signing_key=signing,
         answer_subject=subject,
+        publisher=context.publisher,
+        watch=watch,
         dev_key=dev,
         governance_changed=publisher.wake,
     )
@@ -230,6 +249,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
     )
     server = ApiServer(create_app(gateway, traced=tracing.is_on()), settings)
     parts.background += [lambda: server.run(context.stop), lambda: answers.poll(context.stop)]
+    parts.background.append(lambda: watch.run(context.stop))
     parts.close.append(acceptor.close)
 
 

@@ -17,15 +17,19 @@ class PayloadSchemas:
 
     def errors(self, declaration: CommandDeclaration, payload: Any) -> list[tuple[str, str]]:
         """(pointer, detail) of every place that does not fit, without showing a value; empty where all fits."""
-        validator = self._validators.get(declaration.sha256)
+        return self.errors_of(declaration.sha256, declaration.payload_schema, payload, "payload")
+
+    def errors_of(self, name: str, schema: dict[str, Any], value: Any, member: str) -> list[tuple[str, str]]:
+        """The same for any schema, known by `name`; pointers begin at the body's `member`."""
+        validator = self._validators.get(name)
         if validator is None:
-            validator = jsonschema_rs.Draft202012Validator(declaration.payload_schema, mask="this value")
-            self._validators[declaration.sha256] = validator
-        if validator.is_valid(payload):
+            validator = jsonschema_rs.Draft202012Validator(schema, mask="this value")
+            self._validators[name] = validator
+        if validator.is_valid(value):
             return []
         found = []
-        for error in validator.iter_errors(payload):
-            found.append((pointer_of(("payload", *error.instance_path)), str(error.message)[:300]))
+        for error in validator.iter_errors(value):
+            found.append((pointer_of((member, *error.instance_path)), str(error.message)[:300]))
             if len(found) >= ERRORS_MAX:
                 break
         return found

@@ -8,7 +8,7 @@ from typing import Any, Final
 import cedarpy
 
 from trueup_common.contracts.canonical import sha256_hex
-from trueup_gateway.core.policy import Answer, Question
+from trueup_gateway.core.policy import Act, Answer, Question
 
 _POLICIES: Final = files("trueup_gateway") / "policies"
 SCHEMA_TEXT: Final = (_POLICIES / "schema.cedarschema").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ class PolicySet:
         """The `@id` of every policy, sorted."""
         return tuple(sorted(_ids_of(self.text)))
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question | Act) -> Answer:
         """Evaluate one question. Never raises: an engine that cannot answer denies."""
         try:
             result = cedarpy.is_authorized(_request(question), self._policies, _entities(question), _SCHEMA)
@@ -88,22 +88,26 @@ def _ids_of(text: str) -> list[str]:
     return [str((policy.get("annotations") or {}).get("id") or "") for policy in document["staticPolicies"].values()]
 
 
-def _request(question: Question) -> dict[str, Any]:
+def _request(question: Question | Act) -> dict[str, Any]:
     return {
         "principal": {"type": "Subject", "id": question.subject},
         "action": {"type": "Action", "id": question.action},
         "resource": {"type": "Target", "id": f"{question.system}/{question.resource}"},
-        "context": {
-            "command_type": question.command_type,
-            "effect_class": question.effect_class.value,
-            "risk_score": question.risk_score,
-            "risk_level": question.risk_level.value,
-            "approved": question.approved,
-        },
+        "context": dict(question.facts) if isinstance(question, Act) else _intent(question),
     }
 
 
-def _entities(question: Question) -> list[dict[str, Any]]:
+def _intent(question: Question) -> dict[str, Any]:
+    return {
+        "command_type": question.command_type,
+        "effect_class": question.effect_class.value,
+        "risk_score": question.risk_score,
+        "risk_level": question.risk_level.value,
+        "approved": question.approved,
+    }
+
+
+def _entities(question: Question | Act) -> list[dict[str, Any]]:
     roles = [{"type": "Role", "id": role} for role in question.roles]
     return [
         {

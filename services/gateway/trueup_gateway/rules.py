@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from trueup_common.contracts.governance import covers
-from trueup_gateway.core.policy import Answer, Question
+from trueup_gateway.core.policy import Act, Answer, Question
 from trueup_gateway.core.records import FreezeRow, PolicyRow
 from trueup_gateway.policy import PolicySet
 from trueup_gateway.store import GatewayTransaction
@@ -26,14 +26,14 @@ class Rules:
     version: int
     policies: PolicySet
     freezes: tuple[FreezeRow, ...]
-    _answers: dict[Question, Answer]
+    _answers: dict[Question | Act, Answer]
 
     @property
     def policy_sha256(self) -> str:
         """The identity of the policy set."""
         return self.policies.sha256
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question | Act) -> Answer:
         """What the policy set says; the same question is evaluated once."""
         answer = self._answers.get(question)
         if answer is None:

@@ -3,22 +3,20 @@
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, MetaData, Table, text
 
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
 from trueup_gateway.core.records import (
     CallRow,
     CapabilityRow,
-    CaseView,
-    CommandView,
     DecisionRow,
+    DefinitionRow,
     EdgeRow,
-    ElementView,
-    ExceptionView,
+    EffectCountRow,
     FreezeRow,
-    HistoryView,
     MandateRow,
     PolicyRow,
-    ReceivedRow,
     RevocationRow,
 )
+from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView, ReceivedRow
 
 METADATA = MetaData(schema="gateway")
 
@@ -37,6 +35,8 @@ CAPABILITY = contract_table(
     indexes=(Index("capability_decision_id", "decision_id"),),
 )
 MANDATE = contract_table(MandateRow, "mandate", METADATA, key=("mandate_id",))
+EFFECT = contract_table(EffectCountRow, "effect", METADATA, key=("mandate_id", "command_id"))
+DEFINITION = contract_table(DefinitionRow, "definition", METADATA, key=("tenant", "name", "version"))
 EDGE = contract_table(
     EdgeRow,
     "edge",
@@ -99,6 +99,7 @@ CASE_VIEW = contract_table(
         Index("case_view_tenant", "tenant", "created_at", "workflow_id"),
         Index("case_view_status", "tenant", "status", "created_at", "workflow_id"),
         Index("case_view_object", "tenant", "object_id", "created_at"),
+        Index("case_view_definition", "tenant", "definition", "status"),
         Index("case_view_owner", "tenant", "owner", postgresql_where=text("owner IS NOT NULL")),
     ),
 )
@@ -122,6 +123,28 @@ EXCEPTION_VIEW = contract_table(
         Index("exception_view_tenant", "tenant", "opened_at", "exception_id"),
         Index("exception_view_open", "tenant", "kind", postgresql_where=text("status = 'open'")),
     ),
+)
+
+APPROVAL = contract_table(
+    ApprovalRow,
+    "approval",
+    METADATA,
+    key=("approval_id",),
+    indexes=(
+        Index("approval_tenant", "tenant", "asked_at", "approval_id"),
+        Index("approval_pending", "tenant", "expires_at", postgresql_where=text("status = 'pending'")),
+        Index("approval_step", "workflow_id", "step_id", unique=True, postgresql_where=text("status = 'pending'")),
+        Index("approval_workflow_id", "workflow_id"),
+    ),
+)
+AUTHORIZATION = contract_table(AuthorizationRow, "authorization_decision", METADATA, key=("decision_id",))
+SIGNAL = contract_table(SignalRow, "signal", METADATA, key=("workflow_id", "event_id"))
+OPERATOR_COMMAND = contract_table(
+    OperatorCommandRow,
+    "operator_command",
+    METADATA,
+    key=("operator_command_id",),
+    indexes=(Index("operator_command_target", "target_id"),),
 )
 
 mail_tables(METADATA)

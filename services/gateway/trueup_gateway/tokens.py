@@ -8,7 +8,8 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -28,6 +29,8 @@ AUDIENCE: Final = "trueup-gateway"
 CAPABILITY_ISSUER: Final = "trueup-gateway"
 DEV_ISSUER: Final = "trueup-dev-issuer"
 DETAIL_TYPE: Final = "trueup_command"
+WORKFLOW_TYPE: Final = "trueup_workflow"
+START_PERMISSION: Final = "workflow:start"
 SKEW_SECONDS: Final = 5
 """How far an issuer's clock may run ahead; it never lengthens a token's life."""
 CHARACTERS_MAX: Final = 8192
@@ -65,6 +68,13 @@ class CapabilityClaims:
     decision_id: str
     not_before: int
     expires_at: int
+    workflow: str | None = None
+    """The workflow that it lets start; such a capability lets no single command in."""
+
+
+def new_nonce() -> str:
+    """A one-time value that nobody can guess."""
+    return secrets.token_urlsafe(24)
 
 
 def is_subject(value: object) -> bool:
@@ -274,7 +284,7 @@ def _capability_of(claims: dict[str, Any]) -> CapabilityClaims:
     if not isinstance(details, list) or len(details) != 1 or not isinstance(details[0], dict):
         raise unauthorized("holder", "The capability lacks its authorization details.")
     detail = details[0]
-    if detail.get("type") != DETAIL_TYPE:
+    if detail.get("type") not in (DETAIL_TYPE, WORKFLOW_TYPE):
         raise unauthorized("holder", "The capability's authorization details are of another type.")
     bounds = {name: detail.get(name) for name in ("payload_sha256", "expected_version")}
     if any(value is not None and not isinstance(value, str) for value in bounds.values()):
@@ -292,6 +302,7 @@ def _capability_of(claims: dict[str, Any]) -> CapabilityClaims:
         decision_id=_text(detail, "decision_id"),
         not_before=not_before,
         expires_at=expires_at,
+        workflow=_text(detail, "workflow") if detail["type"] == WORKFLOW_TYPE else None,
     )
 
 
@@ -310,8 +321,9 @@ def sign_capability(
     decision_id: str,
     issued_at: datetime,
     expires_at: datetime,
+    workflow: Mapping[str, Any] | None = None,
 ) -> str:
-    """A capability as a JWS (RFC 9396 authorization details)."""
+    """A capability as a JWS (RFC 9396 authorization details). `workflow` are name, version and hash of its document."""
     return key.sign(
         CAPABILITY_TYPE,
         {
@@ -326,7 +338,8 @@ def sign_capability(
             "scope": " ".join(sorted(set(permissions))),
             "authorization_details": [
                 {
-                    "type": DETAIL_TYPE,
+                    "type": DETAIL_TYPE if workflow is None else WORKFLOW_TYPE,
+                    **(workflow or {}),
                     "actions": sorted(set(command_types)),
                     "system": system,
                     "resource": resource,

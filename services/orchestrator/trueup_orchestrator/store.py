@@ -16,7 +16,17 @@ from trueup_common.runtime.rows import Rows
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
-from trueup_orchestrator.tables import DOCUMENT, HISTORY, HOLDS_KEY, INSTANCE, LOCK, OBLIGATION, OPERATION, READY
+from trueup_orchestrator.tables import (
+    DOCUMENT,
+    HAS_DEADLINE,
+    HISTORY,
+    HOLDS_KEY,
+    INSTANCE,
+    LOCK,
+    OBLIGATION,
+    OPERATION,
+    READY,
+)
 
 Key = tuple[str, str, int]
 """(tenant, idempotency key, generation)."""
@@ -132,7 +142,7 @@ _OPERATIONS: Final = Rows(
     fixed=frozenset(
         "tenant workflow_id saga_id step_id generation execution_id supersedes decision_id capability_id mandate_id "
         "command_type declaration_sha256 effect_class risk target_system target_resource expected_version payload "
-        "payload_sha256 idempotency_key request_fingerprint created_at deadline_at correlation_id trace_id "
+        "payload_sha256 payload_ref idempotency_key request_fingerprint created_at deadline_at correlation_id trace_id "
         "traceparent reply_to compensation_command compensates approval_id".split()
     ),
 )
@@ -183,10 +193,7 @@ _EXPIRED: Final = (
     "WHERE lease_expires_at <= $1 AND lease_expires_at IS NOT NULL ORDER BY lease_expires_at LIMIT $2 "
     "FOR UPDATE SKIP LOCKED"
 )
-_OVERDUE: Final = (
-    "WHERE closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command') AND deadline_at <= $1 "
-    "ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
-)
+_OVERDUE: Final = f"WHERE {HAS_DEADLINE} AND deadline_at <= $1 ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
 _WOKEN: Final = "WHERE wake_at <= $1 AND wake_at IS NOT NULL ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
 _NEWEST: Final = f"""
 SELECT DISTINCT ON (o.tenant, o.idempotency_key) o.*
@@ -211,12 +218,10 @@ UPDATE instance SET wake_at = (SELECT trueup.now()) WHERE closed_at IS NULL AND 
 """
 
 
-ANY_DUE: Final = """
+ANY_DUE: Final = f"""
 SELECT EXISTS (SELECT 1 FROM operation WHERE wake_at <= (SELECT trueup.now()))
   OR EXISTS (SELECT 1 FROM operation WHERE lease_expires_at <= (SELECT clock_timestamp()))
-  OR EXISTS (
-    SELECT 1 FROM instance WHERE closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')
-      AND deadline_at <= (SELECT trueup.now()))
+  OR EXISTS (SELECT 1 FROM instance WHERE {HAS_DEADLINE} AND deadline_at <= (SELECT trueup.now()))
   OR EXISTS (SELECT 1 FROM instance WHERE wake_at <= (SELECT trueup.now()) AND wake_at IS NOT NULL)
 """
 ANY_READY: Final = f"SELECT EXISTS (SELECT 1 FROM operation WHERE {READY})"

@@ -14,13 +14,16 @@ READY = "state = 'QUEUED' AND lease_expires_at IS NULL AND next_retry_at IS NULL
 HOLDS_KEY = "error_code IS DISTINCT FROM 'identity_in_use'"
 """An operation that was refused because another one holds the key does not hold it too."""
 
+HAS_DEADLINE = "closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')"
+"""An open case whose own deadline is watched. A single command has its deadline with its operation."""
+
 INSTANCE = contract_table(
     InstanceRow,
     "instance",
     METADATA,
     key=("workflow_id",),
     indexes=(
-        Index("instance_open", "status", "deadline_at", postgresql_where=text("closed_at IS NULL")),
+        Index("instance_deadline", "deadline_at", postgresql_where=text(HAS_DEADLINE)),
         Index("instance_wake", "wake_at", postgresql_where=text("wake_at IS NOT NULL")),
         Index(
             "instance_start_key",

@@ -14,6 +14,7 @@ from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
 from trueup_reconciler.core import drift, settle, visit
 from trueup_reconciler.core.element import object_key
+from trueup_reconciler.core.retire import retire
 from trueup_reconciler.desk import Desk
 from trueup_reconciler.store import ReconcilerTransaction
 
@@ -105,7 +106,7 @@ class EventsHandler:
     def _retired(self, desk: Desk, body: Retired, message: Message) -> None:
         for resource, element in body.elements:
             row = desk.elements.get((object_key(body.tenant, body.system, resource), element))
-            desk.turned(drift.retire(row, body, resource, element, traceparent=message.traceparent))
+            desk.turned(retire(row, body, resource, element, traceparent=message.traceparent))
 
     def _observed(self, desk: Desk, body: Observed) -> None:
         key = object_key(body.tenant, body.system, body.resource)

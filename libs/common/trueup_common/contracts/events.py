@@ -11,7 +11,7 @@ from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRo
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import EffectClass, FindVerdict, Phase, RiskLevel
-from trueup_common.contracts.task import ExecuteTask, Operation, ProbeElement, Target
+from trueup_common.contracts.task import ExecuteTask, Operation, PayloadRef, ProbeElement, Target
 
 
 class Mandate(ForwardContract):
@@ -54,6 +54,7 @@ class StartCase(ForwardContract):
     correlation_id: str | None = None
     trace_id: str | None = None
     accepted_at: Instant
+    payload_ref: PayloadRef | None = None
     grant: str = ""
     grant_expires_at: Instant | None = None
 

@@ -13,6 +13,7 @@ from trueup_common.contracts.states import (
     OperationState,
     RiskLevel,
 )
+from trueup_common.contracts.task import PayloadRef
 
 
 class JournalRow(ForwardContract):
@@ -42,6 +43,7 @@ class JournalRow(ForwardContract):
     expected_version: str | None = None
     payload: Any = None
     payload_sha256: str
+    payload_ref: PayloadRef | None = None
     idempotency_key: str
     identity: str | None = None
     request_fingerprint: str

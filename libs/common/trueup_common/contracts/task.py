@@ -17,6 +17,15 @@ class Target(ForwardContract):
     expected_version: str | None = None
 
 
+class PayloadRef(ForwardContract):
+    """A payload kept as an artifact: its JSON bytes by id and hash. The adapter fetches it and checks both hashes."""
+
+    artifact_id: str
+    sha256: str
+    """Of the artifact's bytes; `payload_sha256` of the operation is that of the JSON value's canonical form."""
+    size: int = Field(ge=0)
+
+
 class Operation(ForwardContract):
     """The unchanging part of one operation, the same in every task about it."""
 
@@ -30,6 +39,8 @@ class Operation(ForwardContract):
     payload_sha256: str
     idempotency_key: str
     correlation_id: str | None = None
+    payload_ref: PayloadRef | None = None
+    """Where the payload is kept as an artifact; `payload` then holds only what the declaration points at."""
 
 
 class ExecuteTask(ForwardContract):

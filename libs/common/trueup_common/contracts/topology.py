@@ -4,7 +4,7 @@ The bootstrap identity creates streams and consumers from it, the broker's permi
 consumer that vanished is recreated from it. Subjects end in the tenant, so that no message is without one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 COMMANDS: Final = "COMMANDS"
@@ -204,26 +204,7 @@ def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
     own = [c for c in CONSUMERS if c.service == service]
     if service == "adapters":
         own += [task_consumer(system) for system in systems]
-    return _permissions(service, own, _PUBLISHES[service], _SUBSCRIBES[service])
-
-
-def adapter_user(system: str) -> str:
-    """The broker user of an adapters process that serves one system alone."""
-    return f"adapters-{system}"
-
-
-def adapter_permissions(system: str) -> Permissions:
-    """What an adapters process of one system may do: it can neither take nor answer another system's tasks."""
-    own = [c for c in CONSUMERS if c.service == "adapters"] + [task_consumer(system)]
-    narrowed = {"trueup.evt.adapter.>": f"trueup.evt.adapter.{system}.>", beat_subject("*"): beat_subject(system)}
-    publish = tuple(narrowed.get(subject, subject) for subject in _PUBLISHES["adapters"])
-    return _permissions(adapter_user(system), own, publish, _SUBSCRIBES["adapters"])
-
-
-def _permissions(
-    user: str, own: list[Consumer], publishes: tuple[str, ...], subscribes: tuple[str, ...]
-) -> Permissions:
-    publish = list(publishes)
+    publish = list(_PUBLISHES[service])
     for consumer in own:
         publish += [
             f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.durable}",
@@ -236,13 +217,34 @@ def _permissions(
         publish += _watch_permissions(bucket)
     publish += ["_INBOX_admin.>"]  # answers to control requests (clock)
     subscribe = [
-        f"{inbox_prefix(user)}.>",
+        f"{inbox_prefix(service)}.>",
         CLOCK_SUBJECT,
         CRASH_SUBJECT,
         GOVERNANCE_BEAT_SUBJECT,
-        *subscribes,
+        *_SUBSCRIBES[service],
     ]
-    return Permissions(user=user, publish=tuple(publish), subscribe=tuple(subscribe))
+    return Permissions(user=service, publish=tuple(publish), subscribe=tuple(subscribe))
+
+
+def adapter_user(system: str) -> str:
+    """The broker user of an adapters process that serves one system alone."""
+    return f"adapters-{system}"
+
+
+def adapter_permissions(system: str) -> Permissions:
+    """What an adapters process of one system may do: another system's tasks are out of its reach."""
+    user, whole = adapter_user(system), permissions("adapters", (system,))
+    narrowed = {
+        "trueup.evt.adapter.>": f"trueup.evt.adapter.{system}.>",
+        beat_subject("*"): beat_subject(system),
+        f"{inbox_prefix('adapters')}.>": f"{inbox_prefix(user)}.>",
+    }
+    return replace(
+        whole,
+        user=user,
+        publish=tuple(narrowed.get(subject, subject) for subject in whole.publish),
+        subscribe=tuple(narrowed.get(subject, subject) for subject in whole.subscribe),
+    )
 
 
 DUE: Final[tuple[tuple[str, str, str, str], ...]] = (

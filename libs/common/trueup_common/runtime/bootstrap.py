@@ -3,7 +3,7 @@
 Everything here may run again, and twice at once.
 
 Services are found through the entry point group `trueup.services` (name → METADATA of its tables), adapters through
-`trueup.adapters`.
+`trueup.adapters`, built-in workflow documents through `trueup.workflows` (a function that gives texts by file name).
 """
 
 import contextlib
@@ -21,10 +21,12 @@ from alembic import command
 from alembic.config import Config
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
+from nats.js.kv import KeyValue
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import (
     CATALOG_BUCKET,
     CONSUMERS,
@@ -34,6 +36,9 @@ from trueup_common.contracts.topology import (
     Consumer,
     task_consumer,
 )
+from trueup_common.documents.faults import DocumentInvalid
+from trueup_common.documents.lint import sound_document
+from trueup_common.documents.read import ReadDocument
 from trueup_common.runtime.bus import connect_admin
 
 log = logging.getLogger("trueup.bootstrap")
@@ -208,10 +213,34 @@ def installed_adapters() -> dict[str, Any]:
     return {point.name: point.load() for point in sorted(entry_points(group="trueup.adapters"), key=lambda p: p.name)}
 
 
+class DefinitionChanged(RuntimeError):
+    """A built-in document differs from the one that stands under its name and version."""
+
+
+def installed_documents(declarations: Iterable[CommandDeclaration]) -> list[ReadDocument]:
+    """The built-in workflow documents that these declarations can run. One that breaks a rule is left out, and told."""
+    known = {declaration.type: declaration for declaration in declarations}
+    found: list[ReadDocument] = []
+    for point in sorted(entry_points(group="trueup.workflows"), key=lambda point: point.name):
+        for name, text in point.load()().items():
+            try:
+                found.append(sound_document(text, known))
+            except DocumentInvalid as refused:
+                faults = [str(fault) for fault in refused.faults[:20]]
+                log.error("built-in workflow refused", extra={"document": name, "faults": faults})
+    return found
+
+
 async def load_catalog(
-    nats_url: str, declarations: Iterable[CommandDeclaration], connections: Iterable[tuple[str, str]]
+    nats_url: str,
+    declarations: Iterable[CommandDeclaration],
+    connections: Iterable[tuple[str, str]],
+    documents: Iterable[ReadDocument] = (),
 ) -> None:
-    """Put declarations (immutable by hash) and the list of connections into the catalog."""
+    """Put declarations and documents (immutable by hash) and the list of connections into the catalog.
+
+    Raises DefinitionChanged.
+    """
     client = await connect_admin(nats_url)
     try:
         bucket = await client.jetstream().key_value(CATALOG_BUCKET)
@@ -220,15 +249,32 @@ async def load_catalog(
             with contextlib.suppress(nats.js.errors.KeyWrongLastSequenceError):
                 await bucket.create(key, declaration.model_dump_json().encode())
             await bucket.put(f"current/{declaration.type}", declaration.sha256.encode())
+        await _load_definitions(bucket, documents)
         wanted = {f"connection/{tenant}/{system}" for tenant, system in connections}
         for key in wanted:
             await bucket.put(key, b"1")
-        try:
-            present = await bucket.keys()
-        except nats.js.errors.NoKeysError:
-            present = []
-        for key in present:
+        for key in await _keys(bucket):
             if key.startswith("connection/") and key not in wanted:
                 await bucket.delete(key)
     finally:
         await client.close()
+
+
+async def _keys(bucket: KeyValue) -> list[str]:
+    try:
+        return list(await bucket.keys())
+    except nats.js.errors.NoKeysError:
+        return []
+
+
+async def _load_definitions(bucket: KeyValue, documents: Iterable[ReadDocument]) -> None:
+    present = await _keys(bucket)
+    for item in documents:
+        document = item.document
+        version = f"definition/{document.name}/{document.version}/"
+        key = version + document.sha256
+        if any(other.startswith(version) and other != key for other in present):
+            raise DefinitionChanged(f"{document.name} {document.version} is registered already: raise its version")
+        if key not in present:
+            with contextlib.suppress(nats.js.errors.KeyWrongLastSequenceError):
+                await bucket.create(key, json_bytes({"document": document.dumped(), "text": item.text}))

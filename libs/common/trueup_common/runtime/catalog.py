@@ -1,13 +1,18 @@
-"""The catalog: declarations by hash, the current hash of each type, and which connections exist, from KV `catalog`.
+"""The catalog: declarations by hash, the current one of each type, built-in documents, and which connections exist.
 
-Keys: `type/<type>/<sha256>` (immutable), `current/<type>`, `connection/<tenant>/<system>`.
+Keys of KV `catalog`: `type/<type>/<sha256>` and `definition/<name>/<version>/<sha256>` (both immutable),
+`current/<type>`, `connection/<tenant>/<system>`.
 """
 
 import logging
 from collections.abc import Iterable
 
+import orjson
+
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.topology import CATALOG_BUCKET
+from trueup_common.contracts.workflow import WorkflowDocument
+from trueup_common.documents.read import ReadDocument
 from trueup_common.runtime.bus import Bus
 from trueup_common.runtime.kv import BucketWatch
 
@@ -21,16 +26,23 @@ class Catalog:
         self._by_hash: dict[str, CommandDeclaration] = {}
         self._current: dict[str, str] = {}
         self._connections: set[tuple[str, str]] = set()
+        self._definitions: dict[tuple[str, int], ReadDocument] = {}
         self._watch: BucketWatch | None = None
 
     @classmethod
-    def of(cls, declarations: Iterable[CommandDeclaration], connections: Iterable[tuple[str, str]] = ()) -> "Catalog":
+    def of(
+        cls,
+        declarations: Iterable[CommandDeclaration],
+        connections: Iterable[tuple[str, str]] = (),
+        documents: Iterable[ReadDocument] = (),
+    ) -> "Catalog":
         """A catalog from values, for tests and the simulation."""
         catalog = cls()
         for declaration in declarations:
             catalog._by_hash[declaration.sha256] = declaration
             catalog._current[declaration.type] = declaration.sha256
         catalog._connections = set(connections)
+        catalog._definitions = {(item.document.name, item.document.version): item for item in documents}
         return catalog
 
     async def follow(self, bus: Bus) -> None:
@@ -56,6 +68,8 @@ class Catalog:
                 log.error("declaration does not have the hash of its key; ignored", extra={"key": key})
                 return
             self._by_hash[declaration.sha256] = declaration
+        elif kind == "definition":
+            self._define(rest, value)
         elif kind == "current":
             if value is None:
                 self._current.pop(rest, None)
@@ -67,6 +81,26 @@ class Catalog:
                 self._connections.discard((tenant, system))
             else:
                 self._connections.add((tenant, system))
+
+    def _define(self, rest: str, value: bytes | None) -> None:
+        name, version, sha256 = rest.split("/")
+        if value is None:
+            self._definitions.pop((name, int(version)), None)
+            return
+        stored = orjson.loads(value)
+        document = WorkflowDocument.model_validate(stored["document"])
+        if (document.name, document.version, document.sha256) != (name, int(version), sha256):
+            log.error("document does not have the name and hash of its key; ignored", extra={"key": rest})
+            return
+        self._definitions[name, document.version] = ReadDocument(document, stored["text"])
+
+    def definitions(self) -> list[ReadDocument]:
+        """The built-in documents, by name and version."""
+        return [self._definitions[key] for key in sorted(self._definitions)]
+
+    def definition(self, name: str, version: int) -> ReadDocument | None:
+        """One built-in document."""
+        return self._definitions.get((name, version))
 
     def declaration(self, sha256: str) -> CommandDeclaration | None:
         """The declaration with this hash."""

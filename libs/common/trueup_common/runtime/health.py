@@ -40,6 +40,7 @@ def health_routes(checks: list[ReadyCheck]) -> list[Route]:
 class PunctualProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 with a deadline for requests: it has none itself, so idle or trickling callers would stay."""
 
+    request_seconds: float = REQUEST_SECONDS
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,14 +69,15 @@ class PunctualProtocol(HttpToolsProtocol):
 
     def _expect(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._cut)
+            self._deadline = self.loop.call_later(self.request_seconds, self.cut)
 
     def _unset_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """The request did not come in time."""
         self.transport.abort()
 
 

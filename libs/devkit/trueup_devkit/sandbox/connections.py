@@ -5,6 +5,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trueup_devkit.sandbox.systems import SYSTEMS
+from trueup_devkit.sandbox.systems.cloudflare import zone_token
+from trueup_devkit.sandbox.systems.database import READER as DATABASE_READER
+from trueup_devkit.sandbox.systems.database import WRITER as DATABASE_WRITER
+from trueup_devkit.sandbox.systems.database import account_dsn
+from trueup_devkit.sandbox.systems.github import sandbox_token
+from trueup_devkit.sandbox.systems.monitoring import discovery_token
 from trueup_devkit.sandbox.systems.wordpress import READER, WRITER, sandbox_password
 
 TENANTS: Final = ("acme", "globex")
@@ -42,4 +48,44 @@ def sandbox_connections(source: str | Mapping[str, str]) -> dict[str, Any]:
         connections.append(
             {"tenant": tenant, "system": "bench", "base_url": urls["bench"], "allow_private_network": True}
         )
+        connections.append(
+            {
+                "tenant": tenant,
+                "system": "monitoring",
+                "base_url": f"{urls['monitoring']}/{tenant}",
+                "discovery_token": discovery_token(tenant),
+                "allow_private_network": True,
+            }
+        )
+        connections.append(
+            {
+                "tenant": tenant,
+                "system": "cloudflare",
+                "base_url": f"{urls['cloudflare']}/client/v4",
+                "token": zone_token(tenant),
+                "edge_url": urls["cloudflare"],
+                "allow_private_network": True,
+            }
+        )
+        connections.append(
+            {
+                "tenant": tenant,
+                "system": "github",
+                "base_url": urls["github"],
+                "token": sandbox_token(tenant),
+                "read_token": sandbox_token(tenant, may_write=False),
+                "rate_limit_pause_seconds": 2.0,
+                "allow_private_network": True,
+            }
+        )
+        if "database" in urls:
+            connections.append(
+                {
+                    "tenant": tenant,
+                    "system": "database",
+                    "dsn": account_dsn(urls["database"], tenant, DATABASE_WRITER),
+                    "read_dsn": account_dsn(urls["database"], tenant, DATABASE_READER),
+                    "allow_private_network": True,
+                }
+            )
     return {"connections": connections}

@@ -3,8 +3,10 @@
 Whatever comes in that is not a well-formed order is answered with 4xx and a JSON error, and changes nothing.
 """
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
+import asyncpg
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -81,6 +83,8 @@ class _Control:
         try:
             spec = FaultSpec.model_validate_json(await _body(request))
             system = self._world.systems[self._known(spec.system)]
+            if spec.fault in getattr(system, "impossible", ()):
+                raise HTTPException(400, f"fault: {spec.fault} means nothing to {spec.system}")
             return _json(self._world.faults.order(spec, system.rewritable).document(), 201)
         except ValueError as failure:
             raise HTTPException(400, _readable(failure)) from None
@@ -92,7 +96,12 @@ class _Control:
         after = request.query_params.get("after", "0")
         if not after.isascii() or not after.isdigit() or len(after) > 18:
             raise HTTPException(400, "after: a number is needed")
-        return _json({"items": self._world.store.effects(self._asked(request), int(after))})
+        system = self._asked(request)
+        try:
+            await self._world.catch_up()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as failure:
+            raise HTTPException(503, f"the customer's database cannot be asked what happened: {failure!r}") from None
+        return _json({"items": self._world.store.effects(system, int(after))})
 
     async def requests(self, request: Request) -> Response:
         return _json({"items": self._world.requests.items(self._asked(request))})
@@ -101,7 +110,8 @@ class _Control:
         try:
             order = Tampering.model_validate_json(await _body(request))
             system = self._world.systems[self._known(order.system)]
-            return _json(system.tamper(order.object, order.change))
+            changed = system.tamper(order.object, order.change)
+            return _json(await changed if isawaitable(changed) else changed)
         except Refusal as refusal:
             raise HTTPException(refusal.status, refusal.message) from None
         except ValueError as failure:

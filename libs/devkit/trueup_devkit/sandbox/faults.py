@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trueup_devkit.sandbox.server import cut
 from trueup_devkit.sandbox.store import Store, iso
 
-READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS", "SELECT"})
 LOGGED_REQUESTS: Final = 20_000
 _HEADER_NAME: Final = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
 _HEADER_VALUE: Final = re.compile(r"^[\t\x20-\x7e\x80-\xff]{0,4000}$")

@@ -1,6 +1,7 @@
 """What the world asks of an external system: answer HTTP from the store, and let outsiders edit it."""
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from starlette.types import Receive, Scope, Send
 
@@ -23,4 +24,17 @@ class System(Protocol):
 
     def tamper(self, object_: str, change: dict[str, Any]) -> dict[str, Any]:
         """Edit an object behind everyone's back; raises Refusal."""
+        ...
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A system that comes and asks the plane what it should do (service discovery)."""
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Ask these addresses from now on; `{tenant}` in them stands for the tenant."""
+        ...
+
+    async def stop(self) -> None:
+        """Ask no more."""
         ...

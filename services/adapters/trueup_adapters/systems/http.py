@@ -185,7 +185,7 @@ class HttpTarget:
             raise ValueError(f"connection {connection.tenant}/{connection.system}: base_url is not an http(s) address")
         if parts.username or parts.password:
             raise ValueError(f"connection {connection.tenant}/{connection.system}: base_url holds credentials")
-        if not connection.allow_private_network and _is_private_literal(parts.hostname):
+        if not connection.allow_private_network and is_private_literal(parts.hostname):
             raise ValueError(
                 f"connection {connection.tenant}/{connection.system}: base_url is in a private network; "
                 "set allow_private_network to allow that"
@@ -278,7 +278,8 @@ async def _complete(response: ClientResponse) -> Answer:
     return Answer(response.status, response.headers, bytes(body))
 
 
-def _is_private_literal(host: str) -> bool:
+def is_private_literal(host: str) -> bool:
+    """True for a host that is, without any look-up, an address or name of a private network."""
     if host.lower() in ("localhost", "localhost.localdomain") or host.lower().endswith(".localhost"):
         return True
     try:

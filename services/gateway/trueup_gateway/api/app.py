@@ -17,15 +17,21 @@ from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.metrics import observe_http
 from trueup_common.runtime.tracing import current_traceparent, new_traceparent, valid_traceparent
 from trueup_gateway.api import (
+    approvals,
     capabilities,
     catalog,
     commands,
     controls,
     decisions,
+    definitions,
     development,
     exceptions,
+    operations,
     pages,
     policies,
+    signals,
+    starts,
+    streams,
     workflows,
 )
 from trueup_gateway.api.gateway import Gateway
@@ -51,7 +57,13 @@ _MODULES: Final = (
     commands,
     capabilities,
     decisions,
+    definitions,
+    starts,
     workflows,
+    streams,
+    approvals,
+    signals,
+    operations,
     exceptions,
     catalog,
     controls,
@@ -66,6 +78,8 @@ class ProblemError(BaseModel):
 
     pointer: str = Field(description="RFC 6901 pointer into the body")
     detail: str
+    line: int | None = Field(default=None, description="On definition-invalid: the line of the document's text")
+    rule: str | None = Field(default=None, description="On definition-invalid: the rule that is broken")
 
 
 class Problem(BaseModel):

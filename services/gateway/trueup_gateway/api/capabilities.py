@@ -21,7 +21,7 @@ from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, rout
 from trueup_gateway.core.capability import Bounds, Wanted, narrow
 from trueup_gateway.core.records import CapabilityRow, DecisionRow
 from trueup_gateway.core.refusal import forbidden
-from trueup_gateway.tokens import sign_capability
+from trueup_gateway.tokens import START_PERMISSION, sign_capability
 
 
 class CapabilityRequest(Body):
@@ -80,6 +80,7 @@ async def create(request: Request) -> Response:
             decision_id=decision.decision_id,
             subject=decision.subject,
             command_types=list(bounds.command_types),
+            workflow=decision.workflow,
             system=bounds.system,
             resource=bounds.resource,
             payload_sha256=bounds.payload_sha256,
@@ -101,12 +102,20 @@ async def create(request: Request) -> Response:
 
 def _signed(gateway: Gateway, row: CapabilityRow, decision: DecisionRow, bounds: Bounds) -> str:
     declared = [gateway.catalog.declaration(decision.declarations[name]) for name in bounds.command_types]
+    permissions = [declaration.permission for declaration in declared if declaration is not None]
+    workflow = None
+    if decision.workflow is not None:
+        workflow = {
+            "workflow": decision.workflow,
+            "version": decision.definition_version,
+            "document_sha256": decision.document_sha256,
+        }
     return sign_capability(
         gateway.signing_key,
         capability_id=row.capability_id,
         subject=row.subject,
         tenant=row.tenant,
-        permissions=[declaration.permission for declaration in declared if declaration is not None],
+        permissions=permissions if workflow is None else [START_PERMISSION],
         command_types=bounds.command_types,
         system=bounds.system,
         resource=bounds.resource,
@@ -115,6 +124,7 @@ def _signed(gateway: Gateway, row: CapabilityRow, decision: DecisionRow, bounds:
         decision_id=row.decision_id,
         issued_at=row.created_at,
         expires_at=row.expires_at,
+        workflow=workflow,
     )
 
 

@@ -39,7 +39,7 @@ from trueup_gateway.core.acceptance import Accepted, Edge, Replayed, Submission,
 from trueup_gateway.core.capability import Request as Asked
 from trueup_gateway.core.capability import check_request
 from trueup_gateway.core.case import STEP_ID
-from trueup_gateway.core.projection import command_body
+from trueup_gateway.core.case_body import command_body
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
 from trueup_gateway.store import Reader
 from trueup_gateway.tokens import CapabilityClaims
@@ -171,6 +171,8 @@ def submission_of(
 ) -> Submission:
     """Every check that needs no row: existence, authority as signed, schema. Raises Refused."""
     target = wanted.target
+    if claims.workflow is not None:
+        raise forbidden("scope", "This capability lets a workflow start, not single commands.")
     declaration = gateway.catalog.by_type(wanted.command_type)
     if declaration is None:
         where = [("/command_type", "unknown")]

@@ -7,11 +7,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.workflow import NAME_PATTERN
 from trueup_common.runtime.tracing import trace_id_of
-from trueup_gateway.api.gateway import Gateway, gateway_of, unknown
+from trueup_gateway.api import approvals
+from trueup_gateway.api.acts import authorization_body
+from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
     OpenBody,
@@ -23,12 +25,13 @@ from trueup_gateway.api.http import (
     read_model,
     reader_of,
 )
+from trueup_gateway.api.intents import Intent, declarations_of, workflow_intent
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
-from trueup_gateway.core.policy import Question, judge
+from trueup_gateway.core.policy import Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
-from trueup_gateway.core.refusal import Refused, forbidden
+from trueup_gateway.core.refusal import forbidden, invalid
 from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
 from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
@@ -45,14 +48,23 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ActionWanted(Body):
-    """What shall be done."""
+    """What shall be done: commands of these types, or a workflow, which brings its own types."""
 
-    command_types: list[Text] = Field(min_length=1, max_length=50)
-    workflow: None = Field(default=None, description="Starting workflows is not part of this version.")
+    command_types: list[Text] = Field(default=[], max_length=100)
+    workflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = Field(
+        default=None, description="The workflow to start; `command_types` may be empty then."
+    )
+    version: int | None = Field(
+        default=None, ge=1, strict=True, description="Of the workflow; left out, the newest that is not retired."
+    )
 
 
 class ResourceWanted(Body):
-    """On what. `x/*` covers x and everything below."""
+    """On what. `x/*` covers x and everything below.
+
+    For a workflow `system` is `workflow` or `*` (`resource` is then a pattern over the business object, `type/id`), or
+    one of its systems, whose effects it restricts.
+    """
 
     system: Text
     resource: Resource
@@ -78,7 +90,7 @@ class DecisionRequest(Body):
     """An intent."""
 
     action: ActionWanted
-    resource: ResourceWanted
+    resource: ResourceWanted | None = Field(default=None, description="May be left out for a workflow: everything.")
     purpose: Annotated[str, Field(min_length=1, max_length=2000)]
     evidence: list[Evidence] = Field(default=[], max_length=100)
     context: ContextWanted = ContextWanted()
@@ -125,6 +137,7 @@ class DecisionTrace(DecisionAnswer):
     evidence: list[dict[str, Any]]
     context: dict[str, Any]
     risk_factors: list[dict[str, Any]]
+    risks: dict[str, dict[str, Any]]
     declarations: dict[str, str]
     effect_class_max: str
     policy_errors: list[str]
@@ -150,26 +163,23 @@ class RevocationAnswer(OpenBody):
     reason: str
 
 
-def declarations_of(gateway: Gateway, tenant: str, types: list[str], system: str) -> list[CommandDeclaration]:
-    """The declarations of the types that an intent names. Raises Refused for what does not exist here."""
-    declarations = []
-    for name in sorted(set(types)):
-        declaration = gateway.catalog.by_type(name)
-        if declaration is None:
-            where = [("/action/command_types", "unknown")]
-            raise unknown(gateway, Refused("unknown-command-type", "There is no such command type.", errors=where))
-        declarations.append(declaration)
-    if not gateway.catalog.has_connection(tenant, system):
-        where = [("/resource/system", "unknown")]
-        raise unknown(gateway, Refused("unknown-system", "This tenant has no connection to this system.", errors=where))
-    for declaration in declarations:
-        if declaration.system != system:
-            raise Refused(
-                "payload-invalid",
-                "A command type does not belong to the system.",
-                errors=[("/action/command_types", f"belongs to the system {declaration.system}")],
-            )
-    return declarations
+async def _intent(gateway: Gateway, tx: GatewayTransaction, tenant: str, wanted: DecisionRequest) -> Intent:
+    """What the request is about. Raises Refused."""
+    action, resource = wanted.action, wanted.resource
+    if action.workflow is not None:
+        where = (resource.system, resource.resource) if resource is not None else None
+        return await workflow_intent(gateway, tx, tenant, action.workflow, action.version, action.command_types, where)
+    missing = [
+        (pointer, "is needed where no workflow is named")
+        for pointer, present in (("/action/command_types", bool(action.command_types)), ("/resource", bool(resource)))
+        if not present
+    ]
+    if action.version is not None:
+        missing.append(("/action/version", "is the version of a workflow"))
+    if missing or resource is None:
+        raise invalid(missing)
+    declarations = declarations_of(gateway, tenant, action.command_types, resource.system)
+    return Intent(tuple(declarations), resource.system, resource.resource)
 
 
 async def create(request: Request) -> Response:
@@ -177,11 +187,11 @@ async def create(request: Request) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
     wanted = await read_model(request, gateway, DecisionRequest)
-    declarations = declarations_of(gateway, caller.tenant, list(wanted.action.command_types), wanted.resource.system)
     trace_id = trace_id_of(request.scope.get("trueup.traceparent"))
     async with gateway.store.transaction() as tx:
-        row = await _decide(gateway, tx, caller, wanted, declarations, trace_id)
-        await tx.save_decision(row)
+        intent = await _intent(gateway, tx, caller.tenant, wanted)
+        row = await _decide(gateway, tx, caller, wanted, intent, trace_id)
+        row = await approvals.ask(tx, row)
     return answer(_answer(row), 201, {"Location": f"/v1/decisions/{row.decision_id}"})
 
 
@@ -190,57 +200,60 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
     tx: GatewayTransaction,
     caller: Caller,
     wanted: DecisionRequest,
-    declarations: list[CommandDeclaration],
+    intent: Intent,
     trace_id: str | None,
 ) -> DecisionRow:
     now = (await tx.moment()).business
     rules = await gateway.rules.at(tx, await tx.epoch())
     incidents, states = await tx.circumstances(caller.tenant, caller.subject, HISTORY_COUNT)
-    risk = assess(
-        declarations,
-        Circumstances(
-            evidence_ages=tuple(_age(item.observed_at, now) for item in wanted.evidence),
-            open_incidents=incidents,
-            recent_commands=len(states),
-            recent_failures=sum(state in FAILURES for state in states),
-        ),
+    circumstances = Circumstances(
+        evidence_ages=tuple(_age(item.observed_at, now) for item in wanted.evidence),
+        open_incidents=incidents,
+        recent_commands=len(states),
+        recent_failures=sum(state in FAILURES for state in states),
     )
-    judgement = judge(
+    risk, risks = assess(intent.declarations, circumstances), intent.risks(circumstances)
+    judgement = intent.judge(
         Question(
             subject=caller.subject,
             tenant=caller.tenant,
             roles=caller.roles,
             action="execute",
             command_type="",
-            effect_class=effect_class_max(declarations),
+            effect_class=effect_class_max(intent.declarations),
             target_tenant=caller.tenant,
-            system=wanted.resource.system,
-            resource=wanted.resource.resource,
+            system=intent.system,
+            resource=intent.resource,
             risk_score=risk.score,
             risk_level=risk.level,
         ),
-        declarations,
-        rules.ask,
+        rules,
+        risks,
     )
+    document = intent.workflow.document if intent.workflow is not None else None
     return DecisionRow(
         decision_id=new_id("dec"),
         tenant=caller.tenant,
         subject=caller.subject,
         roles=list(caller.roles),
         agent_version=wanted.agent_version,
-        command_types=[declaration.type for declaration in declarations],
-        system=wanted.resource.system,
-        resource=wanted.resource.resource,
+        command_types=[declaration.type for declaration in intent.declarations],
+        workflow=document.name if document is not None else None,
+        definition_version=document.version if document is not None else None,
+        document_sha256=document.sha256 if document is not None else None,
+        system=intent.system,
+        resource=intent.resource,
         purpose=wanted.purpose,
         evidence=[item.model_dump(mode="json", exclude_none=True) for item in wanted.evidence],
         payload_sha256=wanted.context.payload_sha256,
         expected_version=wanted.context.expected_version,
-        declarations={declaration.type: declaration.sha256 for declaration in declarations},
-        effect_class_max=effect_class_max(declarations),
+        declarations={declaration.type: declaration.sha256 for declaration in intent.declarations},
+        effect_class_max=effect_class_max(intent.declarations),
         outcome=judgement.outcome,
         risk_score=risk.score,
         risk_level=risk.level,
         risk_factors=list(risk.factors),
+        risks={name: {"score": score, "level": level.value} for name, (score, level) in risks.items()},
         policy_version=rules.version,
         policy_sha256=rules.policy_sha256,
         determining_policies=list(judgement.policies),
@@ -270,11 +283,18 @@ def _answer(row: DecisionRow) -> dict[str, Any]:
 
 
 async def read(request: Request) -> Response:
-    """Read a decision with its whole trace: subject, evidence, risk with its factors, policy, obligations."""
+    """Read a decision with its whole trace: subject, evidence, risk with its factors, policy, obligations.
+
+    The authorization decisions behind approvals and operator commands are read here as well.
+    """
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
-    row = found(await gateway.reads.decision(reader, object_id(request, "decision_id", "dec")))
+    decision_id = object_id(request, "decision_id", "dec")
+    row = await gateway.reads.decision(reader, decision_id)
+    if row is None:
+        return answer(authorization_body(found(await gateway.reads.authorization(reader, decision_id))))
     kept = row.model_dump(mode="json")
+    document = {"version": row.definition_version, "document_sha256": row.document_sha256} if row.workflow else {}
     names = (
         "subject",
         "tenant",
@@ -283,6 +303,7 @@ async def read(request: Request) -> Response:
         "purpose",
         "evidence",
         "risk_factors",
+        "risks",
         "declarations",
         "effect_class_max",
         "policy_errors",
@@ -296,7 +317,7 @@ async def read(request: Request) -> Response:
         {
             **_answer(row),
             **{name: kept[name] for name in names},
-            "action": {"command_types": row.command_types, "workflow": None},
+            "action": {"command_types": row.command_types, "workflow": row.workflow, **document},
             "resource": {"system": row.system, "resource": row.resource},
             "context": {"payload_sha256": row.payload_sha256, "expected_version": row.expected_version},
         }

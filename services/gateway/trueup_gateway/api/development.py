@@ -11,10 +11,12 @@ from trueup_common.runtime.clock import real_now
 from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.api.http import Body, answer, not_found, read_model
 from trueup_gateway.api.route import BODY, LeanRoute, route
+from trueup_gateway.core import roles
 from trueup_gateway.core.refusal import Refused, invalid
 from trueup_gateway.tokens import is_subject, sign_access
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9:._-]+$")]
+Scope = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9:._*-]+$")]
 
 
 class TokenRequest(Body):
@@ -24,7 +26,7 @@ class TokenRequest(Body):
     tenant: str
     roles: list[Name] = Field(min_length=1, max_length=20)
     ttl_seconds: int = Field(default=3600, ge=1, le=86400, strict=True)
-    scopes: list[Name] = Field(default=[], max_length=50)
+    scopes: list[Scope] = Field(default=[], max_length=50)
 
 
 class TokenAnswer(Body):
@@ -39,7 +41,7 @@ async def token(request: Request) -> Response:
     """Mint an access token of the development issuer; this page takes it into *Authorize → access*.
 
     Roles: `agent` asks for decisions and sends commands, `viewer` and `operator` read everything of the tenant,
-    `operator` and `admin` freeze and revoke, `admin` changes policies.
+    `operator` and `admin` freeze and revoke, `approver` answers what its `scopes` cover, `admin` changes policies.
     """
     gateway = gateway_of(request)
     if gateway.dev_key is None:
@@ -49,6 +51,8 @@ async def token(request: Request) -> Response:
         raise Refused("tenant-invalid", "The tenant id is not in its one accepted spelling.")
     if not is_subject(wanted.sub):
         raise invalid([("/sub", "must be agent:<name>, operator:<name> or service:<name>")])
+    if unknown := [number for number, role in enumerate(wanted.roles) if role not in roles.ROLES]:
+        raise invalid([(f"/roles/{number}", f"must be one of {', '.join(roles.ROLES)}") for number in unknown])
     minted = sign_access(
         gateway.dev_key,
         subject=wanted.sub,

@@ -24,8 +24,8 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
 from trueup_gateway.core import roles
-from trueup_gateway.core.projection import element_body
-from trueup_gateway.core.records import ExceptionView
+from trueup_gateway.core.case_body import element_body
+from trueup_gateway.core.view_records import ExceptionView
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ SUMMARY: Final[dict[str, tuple[str, ...]]] = {
     "stale_running": (ExceptionKind.STALE_RUNNING,),
     "compensation_failed": (ExceptionKind.COMPENSATION_FAILED,),
     "state_drift": (ExceptionKind.STATE_DRIFT,),
-    "approvals_required": ("approval",),
+    "approvals_required": (),  # asked and unanswered: counted from the approvals themselves
     "unknown_outcomes": (ExceptionKind.UNKNOWN_OUTCOME,),
     "quarantined_callbacks": (ExceptionKind.QUARANTINED_CALLBACK,),
     "failed": (ExceptionKind.FAILED,),
@@ -123,6 +123,7 @@ async def summary(request: Request) -> Response:
     require(caller, roles.READ_TENANT)
     counts, oldest = await gateway.reads.exception_counts(caller.tenant)
     numbers: dict[str, Any] = {name: sum(counts.get(str(kind), 0) for kind in kinds) for name, kinds in SUMMARY.items()}
+    numbers["approvals_required"] += await gateway.reads.approvals_pending(caller.tenant)
     return answer({**numbers, "open": sum(counts.values()), "oldest_age_seconds": round(oldest, 3)})
 
 

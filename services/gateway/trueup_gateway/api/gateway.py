@@ -1,5 +1,6 @@
 """What the API works with: one object per process, made by main and found by every endpoint."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,15 +9,17 @@ from starlette.requests import Request
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock
 from trueup_common.runtime.health import ReadyCheck
-from trueup_common.runtime.ports import Store
+from trueup_common.runtime.ports import Publisher, Store
 from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.payloads import PayloadSchemas
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction
 from trueup_gateway.tokens import SigningKey, Verifier
+from trueup_gateway.watching import CaseWatch
 
 
 @dataclass(slots=True)
@@ -30,15 +33,18 @@ class Gateway:
     reads: GatewayReads
     rules: RuleBook
     acceptor: Acceptor
+    starter: Starter
     answers: AnswerBoard
     verifier: Verifier
     signing_key: SigningKey
     answer_subject: str
+    publisher: Publisher
+    watch: CaseWatch
     dev_key: SigningKey | None = None
     payloads: PayloadSchemas = field(default_factory=PayloadSchemas)
     governance_changed: Callable[[], None] = lambda: None
     ready: list[ReadyCheck] = field(default_factory=list)
-    streams_count: int = 0
+    sending: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 def unknown(gateway: Gateway, refused: Refused) -> Refused:

@@ -1,10 +1,12 @@
 """Pages and probes: health, metrics, offline docs, public keys, and a page for every problem type."""
 
 import html
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import fastapi_offline
+import orjson
 from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import Field
 from starlette.requests import Request
@@ -12,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from trueup_common.contracts import asyncapi
 from trueup_common.contracts.problems import CHECKS_401, CHECKS_403, PROBLEMS, ProblemType
 from trueup_common.runtime.metrics import exposition
 from trueup_common.runtime.ports import StoreBusy
@@ -143,8 +146,19 @@ async def root(request: Request) -> Response:
     return RedirectResponse("/docs", 307)
 
 
+@lru_cache(maxsize=1)
+def _bus_document() -> bytes:
+    return orjson.dumps(asyncapi.document())
+
+
+async def bus_document(request: Request) -> Response:
+    """The messages between the services, as an AsyncAPI document."""
+    return Response(_bus_document(), media_type="application/json")
+
+
 PLAIN_ROUTES: Final[list[Route | Mount]] = [
     Route("/", root, methods=["GET"]),
+    Route("/asyncapi.json", bus_document, methods=["GET"]),
     Route("/docs", docs, methods=["GET"]),
     Mount(STATIC_URL, StaticFiles(directory=_STATIC)),
 ]

@@ -24,7 +24,7 @@ from trueup_gateway.core.refusal import Refused
 log = logging.getLogger("trueup.gateway.api")
 
 COMMON = ("unauthorized", "rate-limited", "internal", "unavailable")
-BODY = ("body-malformed", "too-large", "media-type-unsupported", "payload-invalid")
+BODY = ("body-malformed", "request-timeout", "too-large", "media-type-unsupported", "payload-invalid")
 READ = ("parameter-invalid", "tenant-invalid", "forbidden", "not-found")
 
 Parameter = dict[str, Any]

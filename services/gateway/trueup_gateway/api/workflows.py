@@ -1,15 +1,12 @@
-"""Workflows: cases with their steps, state vector, obligations and hash-chained history, also as a live stream."""
+"""Workflows: cases with their steps, state vector, obligations and hash-chained history."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import orjson
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from trueup_common.contracts.journal import InstanceRow, JournalRow
-from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
+from trueup_common.contracts.states import InstanceStatus
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
@@ -26,16 +23,12 @@ from trueup_gateway.api.http import (
     query_number,
     reader_of,
 )
-from trueup_gateway.api.route import PAGE, READ, LeanRoute, header_parameter, path_parameter, query_parameter, route
-from trueup_gateway.core.projection import case_view, workflow_body
-from trueup_gateway.core.refusal import Refused
+from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
+from trueup_gateway.core.case_body import workflow_body
+from trueup_gateway.core.projection import case_view
 from trueup_gateway.store import Reader
 
 HISTORY_MAX: Final = 500
-STREAMS_MAX: Final = 200
-POLL_SECONDS: Final = 0.25
-HEARTBEAT_POLLS: Final = 40
-_TERMINAL: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
 
 
 class ObjectNamed(Body):
@@ -46,11 +39,14 @@ class ObjectNamed(Body):
 
 
 class Step(OpenBody):
-    """One step of a case. `outcome` ∈ done, not_done, unknown; null while it is on its way."""
+    """One step of a case. `outcome` ∈ done, not_done, unknown; null while it is on its way.
+
+    `state` is the operation's of a command, else the step's phase (PENDING, WAITING, DONE, SKIPPED …).
+    """
 
     id: str
     state: str
-    command_id: str
+    command_id: str | None
     attempts: int
     outcome: str | None
     compensation_state: str
@@ -145,10 +141,11 @@ async def read(request: Request) -> Response:
     """Read a case: status, steps, what it waits for, desired / recorded / observed, and what is owed."""
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
-    return answer(await _body(gateway, reader, object_id(request, "workflow_id", "wf")))
+    return answer(await case_body(gateway, reader, object_id(request, "workflow_id", "wf")))
 
 
-async def _body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
+async def case_body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
+    """A case as the caller may see it. Raises Refused."""
     view = found(await gateway.reads.case(reader, workflow_id))
     rows, elements = await gateway.reads.case_parts(workflow_id)
     operations = [JournalRow.model_validate(gateway.answers.newest(row["command_id"], row)) for row in rows]
@@ -170,57 +167,6 @@ async def history(request: Request) -> Response:
     events = await gateway.reads.history(workflow_id, after, limit)
     more = events[-1]["seq"] if len(events) == limit else None
     return answer({"workflow_id": workflow_id, "items": events, "next_after_seq": more})
-
-
-async def stream(request: Request) -> Response:
-    """Follow a case: `event: state` with the whole case at each change, `event: history` with each fact, and
-    `event: end` once it is over. The `id` of a fact is its sequence number: `Last-Event-ID` continues there."""
-    gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
-    workflow_id = object_id(request, "workflow_id", "wf")
-    last = request.headers.get("last-event-id", "0")
-    after = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else 0
-    found(await gateway.reads.case(reader, workflow_id))
-    if gateway.streams_count >= STREAMS_MAX:
-        raise Refused("rate-limited", "Too many streams are open.", retry_after_seconds=5)
-    return StreamingResponse(
-        _follow(gateway, reader, workflow_id, after),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
-
-
-async def _follow(gateway: Gateway, reader: Reader, workflow_id: str, after: int) -> AsyncIterator[bytes]:
-    gateway.streams_count += 1
-    try:
-        shown: bytes = b""
-        quiet = 0
-        while True:
-            body = await _body(gateway, reader, workflow_id)
-            events = await gateway.reads.history(workflow_id, after, HISTORY_MAX)
-            for event in events:
-                after = event["seq"]
-                yield _event("history", event, after)
-            state = orjson.dumps(body)
-            if state != shown:
-                shown, quiet = state, 0
-                yield b"event: state\ndata: " + state + b"\n\n"
-            if body["status"] in _TERMINAL and not events:
-                yield _event("end", {"status": body["status"]}, None)
-                return
-            if events:
-                continue
-            quiet += 1
-            if quiet % HEARTBEAT_POLLS == 0:
-                yield b": waiting\n\n"
-            await asyncio.sleep(POLL_SECONDS)
-    finally:
-        gateway.streams_count -= 1
-
-
-def _event(kind: str, data: Any, seq: int | None) -> bytes:
-    name = b"" if seq is None else b"id: %d\n" % seq
-    return name + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 _ID: Final = path_parameter("workflow_id", "The case.", "wf_00000000000000000000000000000000")
@@ -267,16 +213,5 @@ ROUTES: Final[list[LeanRoute]] = [
             query_parameter("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": HISTORY_MAX}),
         ),
         problems=READ,
-    ),
-    route(
-        "GET",
-        "/v1/workflows/{workflow_id}/stream",
-        stream,
-        tag="workflows",
-        summary="Follow a case (server-sent events)",
-        answers={200: ("Events `state`, `history` and `end`", None)},
-        parameters=(_ID, header_parameter("Last-Event-ID", "Continue after this sequence number.", "0")),
-        problems=READ,
-        media_type="text/event-stream",
     ),
 ]

@@ -176,12 +176,17 @@ def _one(
     return Accepted(submission, standing, min(deadline_at, latest))
 
 
-def _authority(submission: Submission, standing: Standing, known: Known) -> None:
+def check_capability(standing: Standing, now: datetime) -> None:
+    """Raise Refused where a capability or its decision no longer lets anything happen."""
     if standing.revoked:
         raise forbidden("revoked", "The capability was revoked.")
-    if standing.expires_at <= known.now:
+    if standing.expires_at <= now:
         raise unauthorized("time", "The capability has expired.")
-    check_standing(standing.decision, known.now)
+    check_standing(standing.decision, now)
+
+
+def _authority(submission: Submission, standing: Standing, known: Known) -> None:
+    check_capability(standing, known.now)
     if not known.permitted(submission, standing):
         raise forbidden("policy", "The policy in force no longer permits this.")
     holder = known.frozen(submission)

@@ -56,7 +56,7 @@ def check_standing(decision: DecisionRow, now: datetime) -> None:
         raise forbidden("decision", "The decision denies this.")
     if decision.expires_at <= now:
         raise forbidden("decision", "The decision has expired.")
-    if decision.outcome != "approved" and decision.approval_id is None:
+    if decision.outcome != "approved" and decision.approved_at is None:
         raise forbidden("approval", "The decision needs an approval that was not given.")
 
 
@@ -64,6 +64,8 @@ def narrow(decision: DecisionRow, wanted: Wanted, now: datetime) -> Bounds:
     """The bounds of a capability under a decision. Raises Refused where more is wanted than was decided."""
     check_standing(decision, now)
     types = wanted.command_types or tuple(decision.command_types)
+    if decision.workflow is not None and set(types) != set(decision.command_types):
+        raise forbidden("command_type", "A capability for a workflow covers exactly the command types of its document.")
     foreign = sorted(set(types) - set(decision.command_types))
     if foreign:
         raise forbidden("command_type", "The decision does not cover every command type asked for.")

@@ -11,7 +11,8 @@ from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Target
 from trueup_gateway.core.acceptance import Accepted
-from trueup_gateway.core.records import EdgeRow, MandateRow, ReceivedRow
+from trueup_gateway.core.records import EdgeRow, MandateRow
+from trueup_gateway.core.view_records import ReceivedRow
 
 DEFINITION: Final = "command"
 DEFINITION_SHA256: Final = digest({"definition": DEFINITION, "version": 1})
@@ -80,13 +81,19 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
         resource=submission.resource,
         effect_class_max=submission.declaration.effect_class,
         effects_max=1,
-        approval_id=decision.approval_id,
+        approval_id=decision.approval_id if decision.approved_at is not None else None,
         risk=decision.risk_level,
         policy_sha256=policy_sha256,
         expires_at=accepted.deadline_at,
         workflow_id=submission.workflow_id,
         command_id=submission.command_id,
         payload_sha256=submission.payload_sha256,
+        expected_version=submission.expected_version,
+        definition=DEFINITION,
+        version=1,
+        declarations={submission.command_type: submission.declaration.sha256},
+        within_system=None,
+        within_resource=None,
         created_at=now,
         document_sha256=None,
         revoked_at=None,

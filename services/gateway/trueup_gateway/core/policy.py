@@ -4,7 +4,7 @@ Two questions make three outcomes: permitted as it is → approved; permitted on
 required; else denied. Of several command types the strictest outcome counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -36,6 +36,20 @@ class Question:
     risk_score: int
     risk_level: RiskLevel
     approved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """May this person do this to that object? `facts` are what policy may know of the act (`schema.cedarschema`)."""
+
+    subject: str
+    tenant: str
+    roles: tuple[str, ...]
+    action: str
+    target_tenant: str
+    system: str
+    resource: str
+    facts: tuple[tuple[str, str | bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,46 @@ def judge(
     if outcome == APPROVAL_REQUIRED:
         obligations = ({"kind": "approval", "scope": question.system},)
     return Judgement(outcome, tuple(sorted(policies)), tuple(sorted(errors)), obligations)
+
+
+def judge_workflow(
+    question: Question,
+    declarations: Sequence[CommandDeclaration],
+    ask: Callable[[Question], Answer],
+    *,
+    risks: Mapping[str, tuple[int, RiskLevel]],
+    guarded: Mapping[str, Sequence[dict[str, Any]]],
+) -> Judgement:
+    """The outcome of starting a workflow: every command type is asked about at its own risk and on its own system.
+
+    `guarded` are the types that need no approval beforehand, because the document itself asks a person right before
+    them; what it asks becomes an obligation.
+    """
+    outcome = APPROVED
+    policies: set[str] = set()
+    errors: set[str] = set()
+    obligations: list[dict[str, Any]] = []
+    for declaration in declarations:
+        score, level = risks[declaration.type]
+        each = replace(
+            question,
+            command_type=declaration.type,
+            effect_class=declaration.effect_class,
+            system=declaration.system,
+            resource=question.resource if question.system == declaration.system else "*",
+            risk_score=score,
+            risk_level=level,
+        )
+        found, answer = _one(each, ask)
+        if found == APPROVAL_REQUIRED and declaration.type in guarded:
+            obligations += [item for item in guarded[declaration.type] if item not in obligations]
+            found = APPROVED
+        outcome = max(outcome, found, key=STRICTNESS.index)
+        policies.update(answer.policies)
+        errors.update(answer.errors)
+    if outcome == APPROVAL_REQUIRED:
+        obligations.insert(0, {"kind": "approval", "scope": "workflow"})
+    return Judgement(outcome, tuple(sorted(policies)), tuple(sorted(errors)), tuple(obligations))
 
 
 def _one(question: Question, ask: Callable[[Question], Answer]) -> tuple[str, Answer]:

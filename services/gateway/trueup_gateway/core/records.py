@@ -5,7 +5,6 @@ from typing import Any
 from pydantic import Field
 
 from trueup_common.contracts.governance import FreezeScope
-from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import EffectClass, RiskLevel
 
@@ -19,6 +18,10 @@ class DecisionRow(ForwardContract):
     roles: list[str]
     agent_version: str | None = None
     command_types: list[str]
+    workflow: str | None = None
+    """The workflow that may be started; `definition_version` and `document_sha256` say which document was judged."""
+    definition_version: int | None = None
+    document_sha256: str | None = None
     system: str
     resource: str
     purpose: str
@@ -32,12 +35,16 @@ class DecisionRow(ForwardContract):
     risk_score: int
     risk_level: RiskLevel
     risk_factors: list[dict[str, Any]]
+    risks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Of a workflow: each command type's own risk, by which policy judges it."""
     policy_version: int
     policy_sha256: str
     determining_policies: list[str]
     policy_errors: list[str] = Field(default_factory=list)
     obligations: list[dict[str, Any]] = Field(default_factory=list)
     approval_id: str | None = None
+    approved_at: Instant | None = None
+    """When a person approved an intent that needed it (`approval_id`)."""
     trace_id: str | None = None
     created_at: Instant
     expires_at: Instant
@@ -54,6 +61,7 @@ class CapabilityRow(ForwardContract):
     decision_id: str
     subject: str
     command_types: list[str]
+    workflow: str | None = None
     system: str
     resource: str
     payload_sha256: str | None = None
@@ -68,7 +76,11 @@ class CapabilityRow(ForwardContract):
 
 
 class MandateRow(ForwardContract):
-    """A mandate as kept: bound to one case and, for a single command, to one operation and one payload."""
+    """A mandate as kept: bound to one case and, for a single command, to one operation and one payload.
+
+    For a workflow `declarations` pins every command type, compensations included, and `within_resource` restricts what
+    its effects on the system `within_system` may touch.
+    """
 
     mandate_id: str
     tenant: str
@@ -88,12 +100,46 @@ class MandateRow(ForwardContract):
     workflow_id: str
     command_id: str | None = None
     payload_sha256: str | None = None
+    expected_version: str | None = None
+    definition: str = "command"
+    version: int = 1
+    declarations: dict[str, str] = Field(default_factory=dict)
+    within_system: str | None = None
+    within_resource: str | None = None
     created_at: Instant
     revoked_at: Instant | None = None
 
 
+class EffectCountRow(ForwardContract):
+    """One operation that counts as an effect of a mandate: it was granted at least once."""
+
+    mandate_id: str
+    command_id: str
+    first_at: Instant
+
+
+class DefinitionRow(ForwardContract):
+    """One version of a tenant's own workflow document, or that the tenant retired a built-in one (`built_in`)."""
+
+    tenant: str
+    name: str
+    version: int
+    sha256: str
+    document: dict[str, Any]
+    text: str
+    built_in: bool = False
+    created_by: str
+    created_at: Instant
+    retired_at: Instant | None = None
+    retired_by: str | None = None
+    retirement_reason: str | None = None
+
+
 class EdgeRow(ForwardContract):
-    """One business key of a tenant and what it stands for. `identity` is empty again once it is free."""
+    """One business key of a tenant and what it stands for. `identity` is empty again once it is free.
+
+    `command_id` is empty where the key started a workflow; a revision of it takes the key over.
+    """
 
     tenant: str
     key: str
@@ -156,110 +202,3 @@ class PolicyRow(ForwardContract):
     created_by: str
     created_at: Instant
     epoch: int
-
-
-class ReceivedRow(ForwardContract):
-    """A command that nobody but the gateway has seen yet: the views of it and of its case until the first event comes.
-
-    `row` is its journal row without the columns that are still empty.
-    """
-
-    command_id: str
-    tenant: str
-    subject: str
-    workflow_id: str
-    command_type: str
-    system: str
-    resource: str
-    created_at: Instant
-    deadline_at: Instant
-    row: dict[str, Any]
-
-
-class CommandView(ForwardContract):
-    """The read model of one operation: its journal row as it stood at `state_version`."""
-
-    command_id: str
-    tenant: str
-    subject: str
-    workflow_id: str
-    command_type: str
-    system: str
-    state: str
-    state_version: int
-    created_at: Instant
-    row: JournalRow
-
-
-class CaseView(ForwardContract):
-    """The read model of one case."""
-
-    workflow_id: str
-    tenant: str
-    subject: str
-    definition: str
-    object_type: str
-    object_id: str
-    status: str
-    state_version: int
-    owner: str | None = None
-    deadline_at: Instant
-    created_at: Instant
-    closed_at: Instant | None = None
-    instance: InstanceRow
-    obligations: list[ObligationRow] = Field(default_factory=list)
-
-
-class HistoryView(ForwardContract):
-    """One event of a case's history."""
-
-    workflow_id: str
-    tenant: str
-    seq: int
-    event: HistoryEvent
-
-
-class ElementView(ForwardContract):
-    """The read model of one state element as one case established it."""
-
-    workflow_id: str
-    system: str
-    resource: str
-    element: str
-    tenant: str
-    command_id: str
-    version: int
-    desired: Any = None
-    recorded: Any = None
-    observed: Any = None
-    verdict: str | None = None
-    phase: str
-    reason: str | None = None
-    observed_at: Instant | None = None
-    source: str | None = None
-    observed_version: str | None = None
-    next_visit_at: Instant | None = None
-
-
-class ExceptionView(ForwardContract):
-    """The read model of one exception."""
-
-    exception_id: str
-    tenant: str
-    kind: str
-    status: str
-    lifecycle: str
-    failure_class: str
-    owner: str
-    deadline_at: Instant
-    opened_at: Instant
-    closed_at: Instant | None = None
-    resolution_type: str | None = None
-    resolved_by: str | None = None
-    workflow_id: str | None = None
-    saga_id: str | None = None
-    command_id: str | None = None
-    envelope: dict[str, Any] = Field(default_factory=dict)
-    allowed_actions: list[str] = Field(default_factory=list)
-    trace_id: str | None = None
-    version: int

@@ -56,15 +56,18 @@ def level_of(score: int) -> RiskLevel:
 
 
 def effect_class_max(declarations: Sequence[CommandDeclaration]) -> EffectClass:
-    """The gravest effect class among the declarations."""
-    return max((declaration.effect_class for declaration in declarations), key=EFFECT_CLASS_RANK.__getitem__)
+    """The gravest effect class among the declarations; without any, nothing is done but reading."""
+    classes = (declaration.effect_class for declaration in declarations)
+    return max(classes, key=EFFECT_CLASS_RANK.__getitem__, default=EffectClass.READ)
 
 
 def assess(declarations: Sequence[CommandDeclaration], circumstances: Circumstances) -> Risk:
     """The risk of letting these command types run under these circumstances."""
     effect_class = effect_class_max(declarations)
-    blast = max(declaration.blast_radius for declaration in declarations)
-    declared = max((declaration.risk for declaration in declarations), key=LEVEL_POINTS.__getitem__)
+    blast = max((declaration.blast_radius for declaration in declarations), default=0)
+    declared = max(
+        (declaration.risk for declaration in declarations), key=LEVEL_POINTS.__getitem__, default=RiskLevel.LOW
+    )
     factors: list[dict[str, Any]] = [
         {"factor": "effect_class", "value": effect_class.value, "points": CLASS_POINTS[effect_class]},
         {"factor": "blast_radius", "value": blast, "points": blast // BLAST_DIVISOR},

@@ -10,6 +10,11 @@ REVOKE_TENANT: Final = "revoke_tenant"
 FREEZE: Final = "freeze"
 READ_CONTROLS: Final = "read_controls"
 CHANGE_POLICY: Final = "change_policy"
+DEFINE: Final = "define"
+APPROVE: Final = "approve"
+READ_APPROVALS: Final = "read_approvals"
+SIGNAL_OWN: Final = "signal_own"
+SIGNAL_TENANT: Final = "signal_tenant"
 
 ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor")
 
@@ -21,6 +26,11 @@ RIGHTS: Final[dict[str, frozenset[str]]] = {
     FREEZE: frozenset({"operator", "admin"}),
     READ_CONTROLS: frozenset({"viewer", "operator", "auditor", "admin"}),
     CHANGE_POLICY: frozenset({"admin"}),
+    DEFINE: frozenset({"operator", "admin"}),
+    APPROVE: frozenset({"approver"}),
+    READ_APPROVALS: frozenset({"approver", "viewer", "operator", "auditor"}),
+    SIGNAL_OWN: frozenset({"agent"}),
+    SIGNAL_TENANT: frozenset({"operator"}),
 }
 
 

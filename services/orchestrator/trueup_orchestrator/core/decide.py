@@ -22,8 +22,9 @@ from trueup_orchestrator.core.opening import fold_lifetime
 from trueup_orchestrator.core.receipts import fold_receipt
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.settlement import fold_settlement
+from trueup_orchestrator.core.signals import fold_signal
 from trueup_orchestrator.core.success import fold_overdue, fold_verified
-from trueup_orchestrator.core.waits import fold_approval, fold_signal, fold_timers
+from trueup_orchestrator.core.waits import fold_approval, fold_timers
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def operation_of(row: JournalRow) -> Operation:
         payload_sha256=row.payload_sha256,
         idempotency_key=row.idempotency_key,
         correlation_id=row.correlation_id,
+        payload_ref=row.payload_ref,
     )
 
 

@@ -10,7 +10,7 @@ from trueup_common.contracts.states import InstanceStatus
 from trueup_common.contracts.workflow import Concurrency, Direction, StepState
 from trueup_orchestrator.core.case import Authority, Case, Moment, Terms
 from trueup_orchestrator.core.fold import Fold
-from trueup_orchestrator.core.saga import turn
+from trueup_orchestrator.core.reactions import turn
 from trueup_orchestrator.core.status import OBJECT_IN_USE, START_KEY_IN_USE
 from trueup_orchestrator.core.workflow import Workflow
 

@@ -5,9 +5,8 @@ case where a step ended badly, evaluates guards and checks, opens approvals and 
 answers which effects the case wants to begin.
 """
 
-from typing import Any, Final
+from typing import Any
 
-from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
 from trueup_common.contracts.workflow import (
     STEP_OVER,
@@ -22,61 +21,17 @@ from trueup_common.contracts.workflow import (
     StepState,
 )
 from trueup_common.documents.expressions import ExpressionFailed
-from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.control import hold
+from trueup_orchestrator.core.fencing import fence
 from trueup_orchestrator.core.fold import Fold
-from trueup_orchestrator.core.operation import PERSONS, Trigger
-from trueup_orchestrator.core.recovery import Action, Pivot, Situation, action, pivot_of_all
+from trueup_orchestrator.core.operation import PERSONS
+from trueup_orchestrator.core.reactions import DIRECTION_OF_REACTION, OUTCOME_OF_STATE, reaction_of, turn
+from trueup_orchestrator.core.recovery import Pivot, pivot_of_all
+from trueup_orchestrator.core.signals import open_wait
 from trueup_orchestrator.core.status import CANCELLED, continues
 from trueup_orchestrator.core.steps import Begin, actions_left, prepare, scope_of
 from trueup_orchestrator.core.undo import undo
-from trueup_orchestrator.core.waits import describe_wait, open_approval, open_wait, withdraw
-
-OUTCOME_OF_STATE: Final = {
-    OperationState.FAILED: StepOutcome.FAILED,
-    OperationState.CONFLICT: StepOutcome.CONFLICT,
-    OperationState.DEAD_LETTERED: StepOutcome.EXHAUSTED,
-}
-"""How a step ended whose operation ended badly. NEEDS_REVIEW is no end: a person finds out what happened."""
-
-SITUATION_OF_OUTCOME: Final = {
-    StepOutcome.FAILED: Situation.PERMANENT,
-    StepOutcome.EXHAUSTED: Situation.EXHAUSTED,
-}
-
-REACTION_OF_ACTION: Final = {
-    Action.COMPENSATE: Reaction.COMPENSATE,
-    Action.DEAD_LETTER_BACKWARD: Reaction.TAKEOVER,
-    Action.DEAD_LETTER_FORWARD: None,
-    Action.FORWARD: None,
-    Action.WAIT: None,
-    Action.PERSON: Reaction.TAKEOVER,
-}
-"""What the recovery table's actions mean for a step. None: the step stays with its exception, the others go on."""
-
-DEFAULT_REACTION: Final = {
-    StepOutcome.CONFLICT: Reaction.TAKEOVER,
-    StepOutcome.REJECTED: Reaction.COMPENSATE,
-    StepOutcome.TIMEOUT: Reaction.TAKEOVER,
-}
-"""What follows where the document says nothing and no effect is concerned."""
-
-DIRECTION_OF_REACTION: Final = {
-    Reaction.COMPENSATE: Direction.BACKWARD,
-    Reaction.CANCEL: Direction.BACKWARD,
-    Reaction.TAKEOVER: Direction.PERSON,
-    Reaction.SAFE_STOP: Direction.STOP,
-}
-
-_UNSENT: Final = frozenset(
-    {
-        OperationState.RECEIVED,
-        OperationState.VALIDATING,
-        OperationState.AUTHORIZED,
-        OperationState.QUEUED,
-        OperationState.RETRY_PENDING,
-    }
-)
+from trueup_orchestrator.core.waits import describe_wait, open_approval, withdraw
 
 
 def advance(fold: Fold) -> list[Begin]:
@@ -89,7 +44,7 @@ def advance(fold: Fold) -> list[Begin]:
         _sync(fold)
         if fold.instance.direction == Direction.FORWARD:
             _react(fold)
-        if fold.instance.direction == Direction.FORWARD and fold.instance.cancel is not None:
+        if fold.instance.cancel is not None:
             _cancel(fold)
         if fold.instance.direction == Direction.FORWARD:
             begins = _schedule(fold)
@@ -146,30 +101,6 @@ def _sync(fold: Fold) -> None:
             fold.step(state.id, phase=StepPhase.RUNNING, outcome=None, reason=None, ended_at=None)
 
 
-def reaction_of(fold: Fold, state: StepState, pivot: Pivot) -> Reaction | GoTo | None:
-    """What follows a step's bad end: the document's word, else the recovery table's. None: nothing turns."""
-    assert fold.workflow is not None
-    row = fold.operations.get(state.command_id or "")
-    if row is not None and (row.state is OperationState.NEEDS_REVIEW or barred(row)):
-        return Reaction.TAKEOVER if pivot is not Pivot.PASSED else None
-    if state.outcome is None:
-        return None
-    said = fold.workflow.document.by_id[state.id].on.get(state.outcome)
-    if said is None:
-        if state.kind is StepKind.CHECK:
-            said = Reaction.TAKEOVER
-        elif state.outcome in SITUATION_OF_OUTCOME:
-            said = REACTION_OF_ACTION[action(SITUATION_OF_OUTCOME[state.outcome], pivot)]
-        else:
-            said = DEFAULT_REACTION[state.outcome]
-    backward = said in (Reaction.COMPENSATE, Reaction.CANCEL)
-    if backward and pivot is not Pivot.NO:
-        return None  # never beside an unknown pivot, never after one
-    if said is Reaction.TAKEOVER and pivot is Pivot.PASSED and state.kind is StepKind.COMMAND:
-        return None  # forward: its exception is a person's, what does not need it goes on
-    return said
-
-
 def _react(fold: Fold) -> None:
     pivot = pivot_of_all(fold.operations.values())
     for state in list(fold.steps.values()):
@@ -201,20 +132,19 @@ def _go_to(fold: Fold, state: StepState, target: str) -> None:
         fold.steps[step_id] = StepState(id=old.id, kind=old.kind, generation=old.generation + 1)
 
 
-def turn(
-    fold: Fold, direction: Direction, reason: str, *, step_id: str | None = None, detail: str | None = None
-) -> None:
-    """Leave the way forward, once."""
-    turned = {"reason": reason, "step_id": step_id, "detail": detail, "at": rfc3339(fold.moment.business)}
-    fold.case_note("CaseTurned", direction=direction.value, reason=reason, step_id=step_id, detail=detail)
-    fold.instance = fold.instance.evolve(direction=direction.value, turned=turned)
-
-
 def _cancel(fold: Fold) -> None:
-    """A cancel that was asked for: backwards before the pivot, wait beside an unknown one, a person after it."""
+    """A cancel that was asked for: backwards before the pivot, wait beside an unknown one, a person after it.
+
+    It also takes a case out of a person's hands, where nothing irreversible has happened.
+    """
+    direction = fold.instance.direction
+    if direction not in (Direction.FORWARD, Direction.PERSON):
+        return
     pivot = pivot_of_all(fold.operations.values())
     if pivot is Pivot.NO:
         turn(fold, Direction.BACKWARD, CANCELLED)
+    elif direction == Direction.PERSON:
+        return
     elif pivot is Pivot.PASSED:
         turn(fold, Direction.PERSON, "cancelled_after_pivot", detail="the pivot had happened; nothing is undone")
     else:
@@ -231,23 +161,6 @@ def _stop_forward(fold: Fold) -> None:
     for state in list(fold.steps.values()):
         if state.phase is StepPhase.WAITING:
             withdraw(fold, state)
-
-
-def fence(fold: Fold, command_id: str, reason: str) -> None:
-    """Cancel an operation that was not sent; mark one that may be out, so that its absence ends it."""
-    row = fold.at(command_id).operation
-    if not fold.knows(Trigger.CANCEL) or (row.cancel_requested and row.state not in _UNSENT):
-        return
-    if row.proposed or row.state not in _UNSENT:
-        if not row.cancel_requested:
-            fold.set(cancel_requested=True)
-        return
-    if barred(row):
-        fold.set(cancel_requested=True, wake_at=fold.moment.business, next_retry_at=fold.moment.business)
-        return
-    fold.own_note("EffectWithdrawn", reason=reason)
-    fold.set(cancel_requested=True)
-    fold.move(Trigger.CANCEL)
 
 
 def _ended(fold: Fold, step_id: str) -> bool:

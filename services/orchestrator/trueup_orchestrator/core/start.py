@@ -99,6 +99,7 @@ def _rows(
         expected_version=target.expected_version,
         payload=message.payload,
         payload_sha256=message.payload_sha256,
+        payload_ref=message.payload_ref,
         idempotency_key=message.idempotency_key,
         identity=identity,
         request_fingerprint=message.request_fingerprint,

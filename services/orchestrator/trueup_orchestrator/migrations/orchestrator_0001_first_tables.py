@@ -122,12 +122,12 @@ def upgrade() -> None:
         postgresql_with={"toast_tuple_target": 8160},
     )
     op.create_index(
-        "instance_open",
+        "instance_deadline",
         "instance",
-        ["status", "deadline_at"],
+        ["deadline_at"],
         unique=False,
         schema="orchestrator",
-        postgresql_where=sa.text("closed_at IS NULL"),
+        postgresql_where=sa.text("closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')"),
     )
     op.create_index(
         "instance_start_key",
@@ -220,6 +220,7 @@ def upgrade() -> None:
         sa.Column("expected_version", sa.Text(), nullable=True),
         sa.Column("payload", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
         sa.Column("payload_sha256", sa.Text(), nullable=False),
+        sa.Column("payload_ref", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("identity", sa.Text(), nullable=True),
         sa.Column("request_fingerprint", sa.Text(), nullable=False),
@@ -435,7 +436,10 @@ def downgrade() -> None:
         postgresql_where=sa.text("start_key IS NOT NULL"),
     )
     op.drop_index(
-        "instance_open", table_name="instance", schema="orchestrator", postgresql_where=sa.text("closed_at IS NULL")
+        "instance_deadline",
+        table_name="instance",
+        schema="orchestrator",
+        postgresql_where=sa.text("closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')"),
     )
     op.drop_table("instance", schema="orchestrator")
     op.drop_index("inbox_received_at", table_name="inbox", schema="orchestrator", postgresql_using="brin")

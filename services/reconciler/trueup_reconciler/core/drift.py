@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from trueup_common.contracts.compare import phase_of, same
-from trueup_common.contracts.events import Established, EstablishedElement, Retired
+from trueup_common.contracts.events import Established, EstablishedElement
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import ExceptionKind, FailureClass, Phase, ProbeVerdict
-from trueup_reconciler.core.element import ElementRow, Stage, Turn, object_key, turn
+from trueup_reconciler.core.element import ElementRow, Turn, object_key, turn
 from trueup_reconciler.core.visit import next_visit
 
 _TURNS: Final = {
@@ -113,14 +113,14 @@ def establish(
     if row is not None and (fresh.rank == row.rank or (row.retired_by and row.command_id == event.command_id)):
         return Turned(row, changed=False)
     if row is not None and fresh.rank < row.rank:
-        paid = () if item.verified else (_superseded(fresh, Phase.UNKNOWN, row.command_id),)
+        paid = () if item.verified else (superseded(fresh, Phase.UNKNOWN, row.command_id),)
         return Turned(row, changed=False, paid=paid)
     base = fresh
-    superseded: tuple[Paid, ...] = ()
+    overtaken: tuple[Paid, ...] = ()
     closed = None
     if row is not None:
         if row.owed:
-            superseded = (_superseded(row, row.phase, fresh.command_id),)
+            overtaken = (superseded(row, row.phase, fresh.command_id),)
         if row.obligation_id is not None:
             closed = (row.obligation_id, "superseded")
         base = turn(row, Turn.ESTABLISHED)
@@ -135,79 +135,7 @@ def establish(
     if item.verified and seen is not None and _judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
         # The orchestrator compared with the same function in the commit of the receipt, so nothing is owed to it.
         base = observe(base.evolve(owed=False), seen, now=now, care=Care()).row
-    return Turned(base, paid=superseded, closed=closed, closed_for=row if closed else None, displaced=row)
-
-
-def retire(
-    row: ElementRow | None, event: Retired, resource: str, element: str, *, traceparent: str | None = None
-) -> Turned:
-    """Nothing is desired here any more: the operation is being undone. A newer operation's element stays as it is.
-
-    Where the operation's own Established has not come yet, a row is kept all the same, so that it changes nothing
-    when it comes.
-    """
-    if row is not None and row.command_id == event.command_id:
-        if row.retired_by is not None:
-            return Turned(row, changed=False)
-        gone = turn(row, Turn.RETIRE)
-        version = row.state_version
-        visits, drifts = row.visits_count, row.drifts_count
-    elif row is not None and (row.revision, row.sequence) > (event.revision, event.sequence):
-        return Turned(row, changed=False)
-    else:
-        gone, version, visits, drifts = None, 0, 0, 0
-        if row is not None:
-            version, visits, drifts = row.state_version, row.visits_count, row.drifts_count
-    base = gone or _bare(event, resource, element, traceparent)
-    retired = base.evolve(
-        stage=Stage.RETIRED,
-        retired_by=event.retired_by,
-        desired=None,
-        owed=False,
-        obligation_id=None,
-        visit_id=None,
-        visit_asked_at=None,
-        next_visit_at=None,
-        reason=f"retired by {event.retired_by}",
-        state_version=version,
-        visits_count=visits,
-        drifts_count=drifts,
-    )
-    closed = (row.obligation_id, "retired") if row is not None and row.obligation_id is not None else None
-    foreign = row is not None and row.command_id != event.command_id
-    superseded = (_superseded(row, row.phase, event.command_id),) if row is not None and foreign and row.owed else ()
-    return Turned(
-        retired,
-        paid=superseded,
-        closed=closed,
-        closed_for=row if closed else None,
-        displaced=row if foreign else None,
-    )
-
-
-def _bare(event: Retired, resource: str, element: str, traceparent: str | None) -> ElementRow:
-    """A row for an element that was taken back before anybody heard of it."""
-    return ElementRow(
-        object_key=object_key(event.tenant, event.system, resource),
-        element=element,
-        tenant=event.tenant,
-        system=event.system,
-        resource=resource,
-        command_id=event.command_id,
-        workflow_id=event.workflow_id,
-        command_type="",
-        declaration_sha256="",
-        origin={},
-        revision=event.revision,
-        sequence=event.sequence,
-        normaliser="exact",
-        window_seconds=0.0,
-        probe={},
-        established_at=event.at,
-        window_until=event.at,
-        state_version=0,
-        traceparent=traceparent,
-    )
+    return Turned(base, paid=overtaken, closed=closed, closed_for=row if closed else None, displaced=row)
 
 
 def observe(row: ElementRow, seen: Observation, *, now: datetime, care: Care) -> Turned:
@@ -334,7 +262,8 @@ def _envelope(row: ElementRow, seen: Observation, now: datetime) -> dict[str, An
     }
 
 
-def _superseded(row: ElementRow, phase: Phase, by: str) -> Paid:
+def superseded(row: ElementRow, phase: Phase, by: str) -> Paid:
+    """What is no longer owed because a newer operation took the element over."""
     return Paid(
         command_id=row.command_id,
         workflow_id=row.workflow_id,

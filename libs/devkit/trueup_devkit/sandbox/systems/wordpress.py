@@ -9,6 +9,7 @@ import base64
 import binascii
 import html
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -38,6 +39,10 @@ READER: Final = "reader"
 SITES: Final = ("acme", "globex")
 _MAX_BODY_BYTES: Final = 8 << 20
 _ROOT: Final = "/wp-json"
+_LISTED: Final = re.compile(
+    r"/(?:(?:category|tag|author|page|\d{4})/(?:[^/]+/)*|(?:comments/)?feed/|[a-z0-9-]*sitemap[a-z0-9-]*\.xml)"
+)
+"""Where a site lists its posts: archives by word, person, page and date, feeds of all of them, and sitemaps."""
 _NO_ROUTE: Final = RestError(404, "rest_no_route", "No route was found matching the URL and request method.")
 
 
@@ -332,12 +337,7 @@ def _public_page(posts: Posts, route: str, request: Request) -> Response:
         return Response("method not allowed", 405, media_type="text/plain")
     number = request.query_params.get("p")
     if route == "/" and number is None:
-        listing = Listing.of({"per_page": "100"}, None, "view")
-        entries = (
-            f'<li><a href="{posts.link(post)}">{html.escape(post["title"])}</a></li>'
-            for post in posts.listed(listing)[0]
-        )
-        return Response(page("Sandbox", "", f"<ul>{''.join(entries)}</ul>"), media_type="text/html")
+        return _listing(posts, route)
     for post in posts.documents.values():
         if post["status"] != "publish":
             continue
@@ -348,7 +348,24 @@ def _public_page(posts: Posts, route: str, request: Request) -> Response:
             return RedirectResponse(posts.link(post), 301)
         if route == f"{path}/":
             return Response(_article(post, posts), media_type="text/html")
+    if _LISTED.fullmatch(route):
+        return _listing(posts, route)
     return Response(page("Page not found", "", "<h1>Page not found</h1>"), 404, media_type="text/html")
+
+
+def _listing(posts: Posts, route: str) -> Response:
+    """Home, archives, sitemaps and feeds: all of them show the published posts, so all of them change with each."""
+    found = posts.listed(Listing.of({"per_page": "100"}, None, "view"))[0]
+    links = [(html.escape(posts.link(post)), html.escape(post["title"])) for post in found]
+    if route.endswith("/feed/"):
+        items = "".join(f"<item><title>{title}</title><link>{link}</link></item>" for link, title in links)
+        feed = f'<?xml version="1.0" encoding="UTF-8"?><rss version="2.0"><channel>{items}</channel></rss>'
+        return Response(feed, media_type="application/rss+xml")
+    if route.endswith(".xml"):
+        places = "".join(f"<url><loc>{link}</loc></url>" for link, _ in links)
+        return Response(f"<urlset>{places}</urlset>", media_type="application/xml")
+    entries = "".join(f'<li><a href="{link}">{title}</a></li>' for link, title in links)
+    return Response(page("Sandbox", "", f"<ul>{entries}</ul>"), media_type="text/html")
 
 
 def _article(post: Document, posts: Posts) -> str:

@@ -476,7 +476,14 @@ class PublishPost(_OnPost):
             post_id=_POST_ID,
             content_sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
         ),
-        receipt_schema=_RECEIPT,
+        receipt_schema={
+            **_RECEIPT,
+            "properties": {
+                **_RECEIPT["properties"],  # type: ignore[dict-item]
+                "published_at": {"type": "string"},
+                "post_version": {"type": "string"},
+            },
+        },
         findability=Findability.MARKER,
         **_TIMES,
         find_ladder=(Findability.MARKER,),

@@ -1,0 +1,1 @@
+"""Workflow documents: read, checked and evaluated the same way by every service; pure."""

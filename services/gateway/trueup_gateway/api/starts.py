@@ -1,0 +1,189 @@
+"""Starting workflows: the capability as bearer, the start key as Idempotency-Key, one case per key at a time."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueup_common.contracts import ids
+from trueup_common.contracts.canonical import canonical, digest, sha256_hex
+from trueup_common.contracts.states import INSTANCE_TERMINAL
+from trueup_common.contracts.workflow import NAME_PATTERN
+from trueup_common.runtime.tracing import trace_id_of
+from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.http import Body, answer, capability_of, fit, idempotency_key, read_json
+from trueup_gateway.api.route import BODY, LeanRoute, header_parameter, key_parameter, route
+from trueup_gateway.api.workflows import WorkflowAnswer, case_body
+from trueup_gateway.core.refusal import Refused, forbidden, invalid
+from trueup_gateway.core.workflow_start import StartRequest
+from trueup_gateway.starting import Started
+from trueup_gateway.store import Reader
+from trueup_gateway.tokens import START_PERMISSION, CapabilityClaims
+
+LIVE: Final = "live"
+_ENDS: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class WorkflowRequest(Body):
+    """What to start. `stage`, `on_terminal` and `max_actions` only narrow what policy and document permit."""
+
+    definition: Annotated[str, Field(pattern=NAME_PATTERN)]
+    version: int | None = Field(
+        default=None, ge=1, strict=True, description="Left out: the newest that is not retired."
+    )
+    input: Any = Field(default={}, description="Fits the `input` schema of the document.")
+    purpose: Annotated[str, Field(min_length=1, max_length=2000)] | None = None
+    max_actions: int = Field(default=20, ge=1, le=1000, strict=True, description="At most so many effects.")
+    source_version: Name | None = None
+    stage: Literal["replay", "shadow", "sandbox", "draft_only", "approved_low_risk", "live"] = "live"
+    on_terminal: Literal["return", "revise"] = Field(
+        default="return",
+        description="Where the case of this key is over: `return` it, or start a revision of it (`revise`).",
+    )
+    correlation_id: Name | None = None
+
+
+class StartLinks(Body):
+    """Where to look next."""
+
+    self: str
+    workflow: str
+    stream: str
+
+
+class WorkflowAccepted(Body):
+    """An accepted start, or the open case that this key stands for."""
+
+    command_id: None = Field(default=None, description="Of single commands only.")
+    workflow_id: str
+    saga_id: str
+    state: str
+    links: StartLinks
+
+
+class WorkflowOver(WorkflowAnswer):
+    """The case that this key stands for, which is over."""
+
+    state: str
+    links: StartLinks
+
+
+async def start(request: Request) -> Response:
+    """Start a workflow under a capability. The same key again answers with the case that it stands for."""
+    gateway = gateway_of(request)
+    claims = capability_of(request, gateway)
+    value = await read_json(request, gateway)
+    key = idempotency_key(request)
+    wanted = fit(WorkflowRequest, value)
+    started = await gateway.starter.start(
+        _start_request(gateway, claims, key, wanted, request.scope.get("trueup.traceparent"))
+    )
+    return await _answer(gateway, claims.tenant, started)
+
+
+def _start_request(
+    gateway: Gateway, claims: CapabilityClaims, key: str, wanted: WorkflowRequest, traceparent: str | None
+) -> StartRequest:
+    """Every check that needs no row. Raises Refused."""
+    if claims.workflow != wanted.definition or START_PERMISSION not in claims.permissions:
+        raise forbidden("scope", "The capability does not let this workflow start.")
+    if wanted.stage != LIVE:
+        raise invalid([("/stage", "this gateway runs cases in the stage live only")])
+    try:
+        plain = canonical(wanted.input)
+    except ValueError:
+        raise invalid([("/input", "has no canonical form")]) from None
+    if len(plain) > gateway.settings.payload_bytes_max:
+        raise Refused("too-large", f"The input has more than {gateway.settings.payload_bytes_max} bytes.")
+    same = wanted.model_dump(mode="json", include={"definition", "version", "input", "max_actions", "source_version"})
+    return StartRequest(
+        tenant=claims.tenant,
+        key=key,
+        fingerprint=digest({"call": "start", **same}),
+        capability_id=claims.capability_id,
+        system=claims.system,
+        resource=claims.resource,
+        payload_sha256=claims.payload_sha256,
+        expected_version=claims.expected_version,
+        definition=wanted.definition,
+        version=wanted.version,
+        input=wanted.input,
+        input_sha256=sha256_hex(plain),
+        actions_max=wanted.max_actions,
+        on_terminal=wanted.on_terminal,
+        workflow_id=ids.new_id("wf"),
+        saga_id=ids.new_id("saga"),
+        purpose=wanted.purpose,
+        source_version=wanted.source_version,
+        stage=wanted.stage,
+        correlation_id=wanted.correlation_id,
+        traceparent=traceparent,
+        trace_id=trace_id_of(traceparent),
+    )
+
+
+def _links(workflow_id: str) -> dict[str, str]:
+    own = f"/v1/workflows/{workflow_id}"
+    return {"self": own, "workflow": own, "stream": f"{own}/stream"}
+
+
+async def _answer(gateway: Gateway, tenant: str, started: Started) -> Response:
+    """202 with the ids; for a repetition whose case is over, 200 with the case."""
+    links = _links(started.workflow_id)
+    headers = {"Location": links["self"]}
+    state, body = "RECEIVED", None
+    if started.replayed:
+        headers["Idempotent-Replayed"] = "true"
+        body = await case_body(gateway, Reader(tenant), started.workflow_id)
+        state = body["status"]
+    if body is not None and state in _ENDS:
+        return answer({**body, "command_id": None, "state": state, "links": links}, 200, headers)
+    names = {"command_id": None, "workflow_id": started.workflow_id, "saga_id": started.saga_id}
+    return answer({**names, "state": state, "links": links}, 202, headers)
+
+
+ROUTES: Final[list[LeanRoute]] = [
+    route(
+        "POST",
+        "/v1/workflows",
+        start,
+        tag="workflows",
+        summary="Start a workflow",
+        answers={
+            200: ("The same start key again, and its case is over", WorkflowOver),
+            202: ("Accepted, or the same start key again while its case is open", WorkflowAccepted),
+        },
+        body=WorkflowRequest,
+        example={
+            "definition": "seo-article-publish",
+            "version": None,
+            "input": {},
+            "purpose": "publish article 0028",
+            "max_actions": 20,
+            "source_version": "v1",
+            "stage": "live",
+            "on_terminal": "return",
+        },
+        parameters=(
+            key_parameter("article-0028"),
+            header_parameter("traceparent", "W3C trace context of the caller; left out, a new trace begins."),
+        ),
+        problems=(
+            "tenant-invalid",
+            "forbidden",
+            "not-found",
+            "conflict",
+            "idempotency-key-missing",
+            "idempotency-key-invalid",
+            "idempotency-in-flight",
+            "idempotency-key-reused",
+            "unknown-command-type",
+            "unknown-system",
+            *BODY,
+        ),
+        security="capability",
+    )
+]

@@ -1,0 +1,59 @@
+"""Operators' acts on cases: which there are, and in which status of a case each is possible. A table."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
+from trueup_gateway.core.policy import Act
+
+OPERATE: Final = "operate"
+CANCEL: Final = "CANCEL"
+PAUSE: Final = "PAUSE"
+RESUME: Final = "RESUME"
+AVAILABLE: Final = (CANCEL, PAUSE, RESUME)
+
+ALLOWED: Final[Mapping[InstanceStatus, tuple[str, ...]]] = {
+    InstanceStatus.RUNNING: (CANCEL, PAUSE),
+    InstanceStatus.WAITING: (CANCEL, PAUSE),
+    InstanceStatus.PAUSED: (CANCEL, RESUME),
+    InstanceStatus.CANCEL_PENDING: (),
+    InstanceStatus.COMPENSATING: (),
+    InstanceStatus.HUMAN_TAKEOVER: (CANCEL,),
+    InstanceStatus.VERIFYING: (),
+    **dict.fromkeys(INSTANCE_TERMINAL, ()),
+}
+"""What may be asked of a case. The orchestrator decides again on what it knows by then."""
+
+REQUESTED: Final = "requested"
+ACKNOWLEDGED: Final = "acknowledged"
+DONE: Final = "done"
+OVERTAKEN: Final = "overtaken"
+
+
+def operation(
+    action: str, workflow_id: str, target_tenant: str, *, subject: str, tenant: str, roles: tuple[str, ...], own: bool
+) -> Act:
+    """The act that policy is asked about."""
+    return Act(
+        subject=subject,
+        tenant=tenant,
+        roles=roles,
+        action=OPERATE,
+        target_tenant=target_tenant,
+        system="trueup",
+        resource=f"workflow/{workflow_id}",
+        facts=(("operation", action), ("own", own)),
+    )
+
+
+def state_of(action: str, instance: Mapping[str, Any], *, heard: bool) -> str:
+    """Where an act stands: asked for, taken up by the case, in full effect, or the case was over before it came.
+
+    A cancel is in effect once its consequences are settled: the case is over, or a person has it.
+    """
+    status = InstanceStatus(instance["status"])
+    if not heard:
+        return OVERTAKEN if status in INSTANCE_TERMINAL else REQUESTED
+    if action == CANCEL and status not in INSTANCE_TERMINAL and status is not InstanceStatus.HUMAN_TAKEOVER:
+        return ACKNOWLEDGED
+    return DONE

@@ -1,0 +1,267 @@
+"""SQL of people's acts: approvals, signals, operator commands, and the authorization decisions behind them.
+
+An approval leaves `pending` in one statement: whoever's statement changed the row has won, and nobody else has.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from trueup_common.contracts.events import SignalDisposed
+from trueup_common.runtime.mail import SqlTransaction
+from trueup_common.runtime.rows import Rows
+from trueup_gateway import tables
+from trueup_gateway.core.approval import EXPIRED, PENDING, Answer
+from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
+from trueup_gateway.core.view_records import CaseView
+from trueup_gateway.store.reads import Reads
+from trueup_gateway.store.rows import CASES, CASES_SOURCE, Page, Reader, before
+
+APPROVALS: Final = Rows(tables.APPROVAL, ApprovalRow, key=("approval_id",))
+AUTHORIZATIONS: Final = Rows(tables.AUTHORIZATION, AuthorizationRow, key=("decision_id",))
+SIGNALS: Final = Rows(tables.SIGNAL, SignalRow, key=("workflow_id", "event_id"))
+OPERATOR_COMMANDS: Final = Rows(tables.OPERATOR_COMMAND, OperatorCommandRow, key=("operator_command_id",))
+
+_DECIDE: Final = """
+UPDATE gateway.approval AS a
+SET status = $3, reviewer = $4, reason = $5, decision = $6, decision_id = $7, decided_at = trueup.now()
+WHERE a.approval_id = $1 AND a.tenant = $2 AND a.status = 'pending' AND a.nonce = $8 AND a.content_sha256 = $9
+  AND trueup.now() < a.expires_at
+  AND NOT EXISTS (SELECT 1 FROM gateway.case_view v WHERE v.workflow_id = a.workflow_id AND v.closed_at IS NOT NULL)
+RETURNING a.approval_id
+"""
+_EXPIRE: Final = f"""
+UPDATE gateway.approval SET status = '{EXPIRED}', decided_at = trueup.now()
+WHERE approval_id = $1 AND status = '{PENDING}' AND trueup.now() >= expires_at RETURNING approval_id
+"""
+_USABLE: Final = """
+UPDATE gateway.decision SET approved_at = $2
+WHERE decision_id = $1 AND revoked_at IS NULL AND expires_at > $2 RETURNING decision_id
+"""
+_STATUS: Final = f"""(CASE WHEN a.status = '{PENDING}' AND a.expires_at <= trueup.now()
+  THEN '{EXPIRED}' ELSE a.status END)"""
+"""As it is shown: nobody can approve it past its expiry, also where no timer has come yet."""
+
+_OWN: Final = """(a.requested_by = $2 OR EXISTS (SELECT 1 FROM gateway.case_view v
+  WHERE v.workflow_id = a.workflow_id AND v.subject = $2))"""
+
+_DISPOSE: Final = """
+UPDATE gateway.signal AS s SET disposition = d.disposition, reason = d.reason, version = d.version, disposed_at = d.at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::timestamptz[])
+  AS d(workflow_id, event_id, tenant, disposition, reason, version, at)
+WHERE s.workflow_id = d.workflow_id AND s.event_id = d.event_id AND s.tenant = d.tenant AND s.version < d.version
+"""
+_HEARD: Final = """
+SELECT EXISTS (SELECT 1 FROM gateway.history_view WHERE workflow_id = $1
+  AND (event->>'causation_id' = $2 OR event->'payload'->>'control_id' = $2))
+"""
+_MARKS: Final = """
+SELECT w.workflow_id,
+  coalesce((SELECT state_version FROM gateway.case_view v WHERE v.workflow_id = w.workflow_id), -1) AS version,
+  coalesce((SELECT max(seq) FROM gateway.history_view h WHERE h.workflow_id = w.workflow_id), 0) AS seq,
+  coalesce((SELECT sum(state_version) FROM gateway.command_view c WHERE c.workflow_id = w.workflow_id), 0)::bigint
+    AS operations,
+  coalesce((SELECT sum(e.version) FROM gateway.element_view e WHERE e.workflow_id = w.workflow_id), 0)::bigint
+    AS elements
+FROM unnest($1::text[]) AS w(workflow_id)
+"""
+
+
+class PeopleSql(SqlTransaction):
+    """The writes of people's acts."""
+
+    async def approvals_of(self, workflow_ids: Sequence[str]) -> list[ApprovalRow]:
+        """All approvals of some cases, locked in id order."""
+        return await APPROVALS.select(
+            self.connection,
+            "WHERE workflow_id = ANY($1::text[]) ORDER BY approval_id FOR UPDATE",
+            list(workflow_ids),
+        )
+
+    async def save_approvals(self, changed: Sequence[ApprovalRow], fresh: Sequence[ApprovalRow]) -> None:
+        """Store locked rows that changed, then new ones. Raises VersionConflict where another replica was first."""
+        self.later(APPROVALS.updating(changed))
+        await self.flush()
+        self.later(APPROVALS.inserting(fresh))
+        await self.flush()
+
+    async def approval(self, tenant: str, approval_id: str) -> ApprovalRow | None:
+        """One approval as it stands."""
+        tail = "WHERE approval_id = $1 AND tenant = $2"
+        return next(iter(await APPROVALS.select(self.connection, tail, approval_id, tenant)), None)
+
+    async def approvals(self, approval_ids: Sequence[str]) -> dict[str, ApprovalRow]:
+        """Approvals by id."""
+        return {row.approval_id: row for row in await APPROVALS.get(self.connection, "approval_id", approval_ids)}
+
+    async def decide_approval(self, row: ApprovalRow, answer: Answer, verb: str, decision_id: str) -> bool:
+        """The compare-and-set: True where this answer decided the row."""
+        return None is not await self.connection.fetchval(
+            _DECIDE,
+            row.approval_id,
+            row.tenant,
+            answer.status,
+            answer.reviewer,
+            answer.reason,
+            verb,
+            decision_id,
+            answer.nonce,
+            answer.content_sha256,
+        )
+
+    async def expire_approval(self, approval_id: str) -> bool:
+        """Expire a pending approval whose time is over; True where this statement did."""
+        return await self.connection.fetchval(_EXPIRE, approval_id) is not None
+
+    async def make_usable(self, decision_id: str, at: datetime) -> bool:
+        """An approval stands behind this decision; False where it was revoked or has expired."""
+        return await self.connection.fetchval(_USABLE, decision_id, at) is not None
+
+    async def case_subject(self, workflow_id: str | None) -> str | None:
+        """Whose case it is."""
+        return await self.connection.fetchval(  # type: ignore[no-any-return]
+            f"SELECT subject FROM {CASES_SOURCE} AS c WHERE workflow_id = $1", workflow_id
+        )
+
+    async def case_of(self, reader: Reader, workflow_id: str) -> CaseView | None:
+        """One case that the caller may act on."""
+        rows = await self.connection.fetch(
+            f"SELECT * FROM {CASES_SOURCE} AS c "
+            "WHERE workflow_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)",
+            workflow_id,
+            reader.tenant,
+            reader.subject,
+        )
+        return next(iter(CASES.read(rows)), None)
+
+    async def save_authorization(self, row: AuthorizationRow) -> None:
+        """Keep an authorization decision."""
+        await AUTHORIZATIONS.insert(self.connection, [row])
+
+    async def save_signal(self, row: SignalRow) -> bool:
+        """Keep a signal; False where its event id is known for this case."""
+        return bool(await SIGNALS.insert_new(self.connection, [row]))
+
+    async def signal(self, workflow_id: str, event_id: str) -> SignalRow | None:
+        """One signal."""
+        tail = "WHERE workflow_id = $1 AND event_id = $2"
+        return next(iter(await SIGNALS.select(self.connection, tail, workflow_id, event_id)), None)
+
+    async def signals_count(self, workflow_id: str, most: int) -> int:
+        """How many signals of a case nobody has disposed of yet, counted up to a bound."""
+        return int(
+            await self.connection.fetchval(
+                "SELECT count(*) FROM (SELECT 1 FROM gateway.signal WHERE workflow_id = $1 "
+                "AND disposition IN ('pending', 'held') LIMIT $2) AS s",
+                workflow_id,
+                most,
+            )
+        )
+
+    async def dispose_signals(self, disposed: Sequence[SignalDisposed]) -> None:
+        """Store what became of signals; of several tellings of one the newest counts. Unknown ones are nobody's."""
+        newest: dict[tuple[str, str], SignalDisposed] = {}
+        for item in disposed:
+            name = (item.workflow_id, item.event_id)
+            if name not in newest or newest[name].version < item.version:
+                newest[name] = item
+        if not newest:
+            return
+        items = [newest[name] for name in sorted(newest)]
+        await self.connection.execute(
+            _DISPOSE,
+            [item.workflow_id for item in items],
+            [item.event_id for item in items],
+            [item.tenant for item in items],
+            [item.disposition for item in items],
+            [item.reason for item in items],
+            [item.version for item in items],
+            [item.at for item in items],
+        )
+
+    async def save_operator_command(self, row: OperatorCommandRow) -> None:
+        """Keep an operator's act."""
+        await OPERATOR_COMMANDS.insert(self.connection, [row])
+
+
+class PeopleReads(Reads):
+    """Reads of people's acts."""
+
+    async def approvals(
+        self, reader: Reader, page: Page, *, status: str | None, workflow_id: str | None
+    ) -> list[ApprovalRow]:
+        """A page of approvals with their status as it is shown, newest first."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT a.*, {_STATUS} AS shown FROM gateway.approval AS a WHERE a.tenant = $1 "
+                f"AND ($2::text IS NULL OR {_OWN}) AND ($3::text IS NULL OR {_STATUS} = $3) "
+                "AND ($4::text IS NULL OR a.workflow_id = $4) "
+                "AND ($5::timestamptz IS NULL OR (a.asked_at, a.approval_id) < ($5, $6)) "
+                "ORDER BY a.asked_at DESC, a.approval_id DESC LIMIT $7",
+                reader.tenant,
+                reader.subject,
+                status,
+                workflow_id,
+                *before(page),
+                page.limit,
+            )
+        return [_shown(row) for row in rows]
+
+    async def approval(self, reader: Reader, approval_id: str) -> ApprovalRow | None:
+        """One approval with its status as it is shown."""
+        async with self._connection() as connection:
+            row = await connection.fetchrow(
+                f"SELECT a.*, {_STATUS} AS shown FROM gateway.approval AS a "
+                f"WHERE a.tenant = $1 AND ($2::text IS NULL OR {_OWN}) AND a.approval_id = $3",
+                reader.tenant,
+                reader.subject,
+                approval_id,
+            )
+        return None if row is None else _shown(row)
+
+    async def approvals_pending(self, tenant: str) -> int:
+        """How many approvals wait for a person."""
+        async with self._connection() as connection:
+            return int(
+                await connection.fetchval(
+                    "SELECT count(*) FROM gateway.approval WHERE tenant = $1 AND status = 'pending' "
+                    "AND expires_at > trueup.now()",
+                    tenant,
+                )
+            )
+
+    async def authorization(self, reader: Reader, decision_id: str) -> AuthorizationRow | None:
+        """One authorization decision about a person's act."""
+        async with self._connection() as connection:
+            tail = "WHERE decision_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)"
+            rows = await AUTHORIZATIONS.select(connection, tail, decision_id, reader.tenant, reader.subject)
+        return next(iter(rows), None)
+
+    async def signal(self, tenant: str, workflow_id: str, event_id: str) -> SignalRow | None:
+        """One signal of a case."""
+        async with self._connection() as connection:
+            tail = "WHERE workflow_id = $1 AND event_id = $2 AND tenant = $3"
+            rows = await SIGNALS.select(connection, tail, workflow_id, event_id, tenant)
+        return next(iter(rows), None)
+
+    async def operator_command(self, reader: Reader, operator_command_id: str) -> OperatorCommandRow | None:
+        """One operator's act."""
+        async with self._connection() as connection:
+            tail = "WHERE operator_command_id = $1 AND tenant = $2 AND ($3::text IS NULL OR actor = $3)"
+            rows = await OPERATOR_COMMANDS.select(connection, tail, operator_command_id, reader.tenant, reader.subject)
+        return next(iter(rows), None)
+
+    async def case_marks(self, workflow_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """A mark per case that moves whenever something of what is shown of it does."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(_MARKS, list(workflow_ids))
+        return {row["workflow_id"]: tuple(row)[1:] for row in rows}
+
+    async def heard(self, workflow_id: str, control_id: str) -> bool:
+        """True where the history of a case names this act."""
+        async with self._connection() as connection:
+            return bool(await connection.fetchval(_HEARD, workflow_id, control_id))
+
+
+def _shown(record: Any) -> ApprovalRow:
+    return ApprovalRow.model_validate({**dict(record), "status": record["shown"]})

@@ -1,0 +1,261 @@
+"""Reads of the API: no locks, no writes, always one tenant's rows."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from trueup_common.contracts.journal import JournalRow
+from trueup_common.runtime.db import Database
+from trueup_gateway.core.records import DecisionRow, FreezeRow, PolicyRow
+from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView
+from trueup_gateway.store.rows import (
+    CASES,
+    CASES_SOURCE,
+    COMMANDS,
+    COMMANDS_SOURCE,
+    DECISIONS,
+    ELEMENTS,
+    EXCEPTIONS,
+    FREEZES,
+    OPEN,
+    POLICIES,
+    Page,
+    Reader,
+    before,
+)
+
+
+class Reads:
+    """A connection at a time; each group of reads is a class of its own on this."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        async with self._database.connection() as connection:
+            yield connection
+
+
+class CoreReads(Reads):
+    """Reads of decisions, commands, cases, exceptions and governance."""
+
+    async def alive(self) -> bool:
+        """True where the database answers."""
+        async with self._connection() as connection:
+            return bool(await connection.fetchval("SELECT true"))
+
+    async def business_now(self) -> datetime:
+        """Business time."""
+        async with self._connection() as connection:
+            now: datetime = await connection.fetchval("SELECT trueup.now()")
+            return now
+
+    async def decision(self, reader: Reader, decision_id: str) -> DecisionRow | None:
+        """One decision."""
+        async with self._connection() as connection:
+            tail = "WHERE decision_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)"
+            rows = await DECISIONS.select(connection, tail, decision_id, reader.tenant, reader.subject)
+        return next(iter(rows), None)
+
+    async def command_row(self, reader: Reader, command_id: str) -> dict[str, Any] | None:
+        """The journal row of one command as it was projected."""
+        async with self._connection() as connection:
+            row: dict[str, Any] | None = await connection.fetchval(
+                f'SELECT "row" FROM {COMMANDS_SOURCE} AS c '
+                "WHERE command_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)",
+                command_id,
+                reader.tenant,
+                reader.subject,
+            )
+        return row
+
+    async def command_rows(self, command_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Journal rows of commands that this gateway itself waits for."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                "SELECT row FROM gateway.command_view WHERE command_id = ANY($1)", list(command_ids)
+            )
+        return [row["row"] for row in rows]
+
+    async def commands(self, reader: Reader, page: Page) -> list[CommandView]:
+        """A page of commands, newest first."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT * FROM {COMMANDS_SOURCE} AS c WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) "
+                "AND ($3::timestamptz IS NULL OR (created_at, command_id) < ($3, $4)) "
+                "ORDER BY created_at DESC, command_id DESC LIMIT $5",
+                reader.tenant,
+                reader.subject,
+                *before(page),
+                page.limit,
+            )
+        return COMMANDS.read(rows)
+
+    async def case(self, reader: Reader, workflow_id: str) -> CaseView | None:
+        """One case."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT * FROM {CASES_SOURCE} AS c "
+                "WHERE workflow_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)",
+                workflow_id,
+                reader.tenant,
+                reader.subject,
+            )
+        return next(iter(CASES.read(rows)), None)
+
+    async def cases(
+        self,
+        reader: Reader,
+        page: Page,
+        *,
+        status: str | None,
+        definition: str | None,
+        object_id: str | None,
+        owner: str | None,
+        overdue: bool | None,
+    ) -> list[CaseView]:
+        """A page of cases, newest first."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT * FROM {CASES_SOURCE} AS c WHERE tenant = $1 "
+                "AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
+                "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL OR object_id = $5 "
+                "OR object_type || '/' || object_id = $5) "
+                "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL OR (status = ANY($11::text[]) "
+                "AND $7 = (deadline_at < trueup.now()))) "
+                "AND ($8::timestamptz IS NULL OR (created_at, workflow_id) < ($8, $9)) "
+                "ORDER BY created_at DESC, workflow_id DESC LIMIT $10",
+                reader.tenant,
+                reader.subject,
+                status,
+                definition,
+                object_id,
+                owner,
+                overdue,
+                *before(page),
+                page.limit,
+                OPEN,
+            )
+        return CASES.read(rows)
+
+    async def case_parts(self, workflow_id: str) -> tuple[list[dict[str, Any]], list[ElementView]]:
+        """Operations and elements of a case that the caller may read."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f'SELECT "row" FROM {COMMANDS_SOURCE} AS c WHERE workflow_id = $1 ORDER BY created_at LIMIT 500',
+                workflow_id,
+            )
+            elements = await ELEMENTS.select(
+                connection, "WHERE workflow_id = $1 ORDER BY system, resource, element LIMIT 500", workflow_id
+            )
+        return [row["row"] for row in rows], elements
+
+    async def steps_of(self, workflow_ids: Sequence[str]) -> dict[str, list[JournalRow]]:
+        """Operations of several cases, by case."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f'SELECT "row" FROM {COMMANDS_SOURCE} AS c WHERE workflow_id = ANY($1) ORDER BY created_at LIMIT 2000',
+                list(workflow_ids),
+            )
+        found: dict[str, list[JournalRow]] = {}
+        for row in rows:
+            parsed = JournalRow.model_validate(row["row"])
+            found.setdefault(parsed.workflow_id, []).append(parsed)
+        return found
+
+    async def history(self, workflow_id: str, after_seq: int, limit: int) -> list[dict[str, Any]]:
+        """Events of a case after a sequence number, as they were recorded."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                "SELECT event FROM gateway.history_view WHERE workflow_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+                workflow_id,
+                after_seq,
+                limit,
+            )
+        return [row["event"] for row in rows]
+
+    async def exceptions(
+        self, reader: Reader, page: Page, *, kind: str | None, status: str | None, owner: str | None, cause: str | None
+    ) -> list[ExceptionView]:
+        """A page of exceptions, newest first."""
+        async with self._connection() as connection:
+            return await EXCEPTIONS.select(
+                connection,
+                f"AS x WHERE tenant = $1 AND ($2::text IS NULL OR EXISTS (SELECT 1 FROM {CASES_SOURCE} AS c "
+                "WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) AND ($3::text IS NULL OR kind = $3) "
+                "AND ($4::text IS NULL OR status = $4) AND ($5::text IS NULL OR owner = $5) "
+                "AND ($6::text IS NULL OR failure_class = $6 OR envelope->>'failure_code' = $6) "
+                "AND ($7::timestamptz IS NULL OR (opened_at, exception_id) < ($7, $8)) "
+                "ORDER BY opened_at DESC, exception_id DESC LIMIT $9",
+                reader.tenant,
+                reader.subject,
+                kind,
+                status,
+                owner,
+                cause,
+                *before(page),
+                page.limit,
+            )
+
+    async def exception(self, reader: Reader, exception_id: str) -> ExceptionView | None:
+        """One exception."""
+        async with self._connection() as connection:
+            rows = await EXCEPTIONS.select(
+                connection,
+                "AS x WHERE exception_id = $1 AND tenant = $2 AND ($3::text IS NULL OR EXISTS (SELECT 1 "
+                f"FROM {CASES_SOURCE} AS c WHERE c.workflow_id = x.workflow_id AND c.subject = $3))",
+                exception_id,
+                reader.tenant,
+                reader.subject,
+            )
+        return next(iter(rows), None)
+
+    async def exception_counts(self, tenant: str) -> tuple[dict[str, int], float]:
+        """Open exceptions by kind, and the age in seconds of the oldest."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                "SELECT kind, count(*) AS open, extract(epoch FROM trueup.now() - min(opened_at))::float AS age "
+                "FROM gateway.exception_view WHERE tenant = $1 AND status = 'open' GROUP BY kind",
+                tenant,
+            )
+        return {row["kind"]: row["open"] for row in rows}, max((row["age"] for row in rows), default=0.0)
+
+    async def drift(self, reader: Reader, page: Page) -> list[ElementView]:
+        """Elements in drift whose newest owner established them."""
+        async with self._connection() as connection:
+            return await ELEMENTS.select(
+                connection,
+                "AS x WHERE tenant = $1 AND phase = 'DRIFT' AND NOT retired AND ($2::text IS NULL OR EXISTS (SELECT 1 "
+                f"FROM {CASES_SOURCE} AS c WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) "
+                "AND NOT EXISTS (SELECT 1 FROM gateway.element_view n WHERE n.tenant = x.tenant "
+                "AND n.system = x.system AND n.resource = x.resource AND n.element = x.element "
+                "AND n.version > x.version) "
+                "AND ($3::timestamptz IS NULL OR (coalesce(observed_at, 'epoch'), command_id || element) < ($3, $4)) "
+                "ORDER BY coalesce(observed_at, 'epoch') DESC, command_id || element DESC LIMIT $5",
+                reader.tenant,
+                reader.subject,
+                *before(page),
+                page.limit,
+            )
+
+    async def freezes(self, tenant: str, page: Page, *, active: bool) -> list[FreezeRow]:
+        """A page of the tenant's freezes, newest first."""
+        async with self._connection() as connection:
+            return await FREEZES.select(
+                connection,
+                "WHERE tenant = $1 AND (NOT $2::bool OR (lifted_at IS NULL "
+                "AND (expires_at IS NULL OR expires_at > trueup.now()))) "
+                "AND ($3::timestamptz IS NULL OR (created_at, freeze_id) < ($3, $4)) "
+                "ORDER BY created_at DESC, freeze_id DESC LIMIT $5",
+                tenant,
+                active,
+                *before(page),
+                page.limit,
+            )
+
+    async def policy(self) -> PolicyRow | None:
+        """The policy set in force."""
+        async with self._connection() as connection:
+            return next(iter(await POLICIES.select(connection, "ORDER BY version DESC LIMIT 1")), None)

@@ -1,0 +1,77 @@
+"""Retiring: what an operation established is no longer desired, because it is being undone: intent, not drift."""
+
+from trueup_common.contracts.events import Retired
+from trueup_reconciler.core.drift import Turned, superseded
+from trueup_reconciler.core.element import ElementRow, Stage, Turn, object_key, turn
+
+
+def retire(
+    row: ElementRow | None, event: Retired, resource: str, element: str, *, traceparent: str | None = None
+) -> Turned:
+    """Nothing is desired here any more: the operation is being undone. A newer operation's element stays as it is.
+
+    Where the operation's own Established has not come yet, a row is kept all the same, so that it changes nothing
+    when it comes.
+    """
+    if row is not None and row.command_id == event.command_id:
+        if row.retired_by is not None:
+            return Turned(row, changed=False)
+        gone = turn(row, Turn.RETIRE)
+        version = row.state_version
+        visits, drifts = row.visits_count, row.drifts_count
+    elif row is not None and (row.revision, row.sequence) > (event.revision, event.sequence):
+        return Turned(row, changed=False)
+    else:
+        gone, version, visits, drifts = None, 0, 0, 0
+        if row is not None:
+            version, visits, drifts = row.state_version, row.visits_count, row.drifts_count
+    base = gone or _bare(event, resource, element, traceparent)
+    retired = base.evolve(
+        stage=Stage.RETIRED,
+        retired_by=event.retired_by,
+        desired=None,
+        owed=False,
+        obligation_id=None,
+        visit_id=None,
+        visit_asked_at=None,
+        next_visit_at=None,
+        reason=f"retired by {event.retired_by}",
+        state_version=version,
+        visits_count=visits,
+        drifts_count=drifts,
+    )
+    closed = (row.obligation_id, "retired") if row is not None and row.obligation_id is not None else None
+    foreign = row is not None and row.command_id != event.command_id
+    overtaken = (superseded(row, row.phase, event.command_id),) if row is not None and foreign and row.owed else ()
+    return Turned(
+        retired,
+        paid=overtaken,
+        closed=closed,
+        closed_for=row if closed else None,
+        displaced=row if foreign else None,
+    )
+
+
+def _bare(event: Retired, resource: str, element: str, traceparent: str | None) -> ElementRow:
+    """A row for an element that was taken back before anybody heard of it."""
+    return ElementRow(
+        object_key=object_key(event.tenant, event.system, resource),
+        element=element,
+        tenant=event.tenant,
+        system=event.system,
+        resource=resource,
+        command_id=event.command_id,
+        workflow_id=event.workflow_id,
+        command_type="",
+        declaration_sha256="",
+        origin={},
+        revision=event.revision,
+        sequence=event.sequence,
+        normaliser="exact",
+        window_seconds=0.0,
+        probe={},
+        established_at=event.at,
+        window_until=event.at,
+        state_version=0,
+        traceparent=traceparent,
+    )
