@@ -19,7 +19,7 @@ from trueup_common.testing.adapter_conformance import AdapterConformance, Bench
 
 
 class TestWordPress(AdapterConformance):
-    """WordPress, all five command types. Requirements: X8."""
+    """WordPress, all command types. Requirements: X8."""
 
     command_types = (
         "wordpress.create_draft",
@@ -28,6 +28,7 @@ class TestWordPress(AdapterConformance):
         "wordpress.withdraw_post",
         "wordpress.trash_post",
     )
+    read_types = ("wordpress.inspect_post",)
 
     @pytest_asyncio.fixture
     async def world(self, tmp_path: Path) -> AsyncIterator[WordPressWorld]:

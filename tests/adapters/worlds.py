@@ -151,7 +151,9 @@ class WordPressWorld(SandboxWorld):
 
     async def case(self, command_type: str) -> Case:
         """What the command acts on."""
-        self.write_method = "DELETE" if command_type == "wordpress.trash_post" else "POST"
+        self.write_method = {"wordpress.trash_post": "DELETE", "wordpress.inspect_post": "GET"}.get(
+            command_type, "POST"
+        )
         if command_type == "wordpress.create_draft":
             number = next(self.counter)
             payload = {

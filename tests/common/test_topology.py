@@ -90,6 +90,10 @@ def test_the_overlap_of_patterns(one: str, other: str, expected: bool) -> None:
         (GOVERNANCE_BEAT_SUBJECT, {"gateway"}),
         ("$KV.governance.>", {"gateway"}),
         ("$KV.catalog.>", set()),
+        ("$O.artifacts.>", {"gateway"}),
+        ("$JS.API.DIRECT.GET.OBJ_artifacts.>", {"gateway", "adapters"}),
+        ("$JS.API.STREAM.PURGE.OBJ_artifacts", set()),
+        ("$JS.API.CONSUMER.CREATE.OBJ_artifacts.>", set()),
     ],
 )
 def test_each_kind_of_message_can_be_published_only_by_the_service_that_owns_it(subject: str, owners: set[str]) -> None:

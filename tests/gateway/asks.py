@@ -48,10 +48,9 @@ async def project(gateway: EdgeUnderTest, *events: Any, tenant: str = "acme") ->
         await ViewHandler().handle(tx, Moment(now, now), [message_of(event, tenant) for event in events])
 
 
-async def running_case(gateway: EdgeUnderTest, **changes: Any) -> InstanceRow:
-    """A running workflow of agent:publisher."""
-    now = real_now()
-    instance = InstanceRow(
+def waiting_case(now: datetime, **changes: Any) -> InstanceRow:
+    """A workflow of agent:publisher that waits."""
+    return InstanceRow(
         **{
             "workflow_id": new_id("wf"),
             "saga_id": new_id("saga"),
@@ -68,6 +67,11 @@ async def running_case(gateway: EdgeUnderTest, **changes: Any) -> InstanceRow:
             **changes,
         }
     )
+
+
+async def running_case(gateway: EdgeUnderTest, **changes: Any) -> InstanceRow:
+    """The same, projected."""
+    instance = waiting_case(real_now(), **changes)
     await project(gateway, CaseChanged(instance=instance, operations=()), tenant=instance.tenant)
     return instance
 
@@ -80,8 +84,12 @@ async def changed(gateway: EdgeUnderTest, instance: InstanceRow, *events: Histor
 
 
 async def asked_of(gateway: EdgeUnderTest, instance: InstanceRow, **changes: Any) -> ApprovalAsked:
+    """The question of a case's approval step, asked now."""
+    return question_of(instance, await business_now(gateway), **changes)
+
+
+def question_of(instance: InstanceRow, now: datetime, **changes: Any) -> ApprovalAsked:
     """The question of a case's approval step; half an hour to answer."""
-    now = await business_now(gateway)
     return ApprovalAsked(
         **{
             "approval_id": new_id("apr"),

@@ -11,12 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
+from tests.objects import MemoryObjects
 from tests.servers import Database as TestDatabase
 
 from trueup_common.contracts.declaration import CommandDeclaration, Mapping
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, Findability
+from trueup_common.documents.read import read_document
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock, RealSchedule, real_now
 from trueup_common.runtime.crash import RealCrashPoints
@@ -59,6 +61,11 @@ DRAFT = CommandDeclaration(
     },
     identity=("/payload/slug",),
     findability=Findability.MARKER,
+    receipt_schema={
+        "type": "object",
+        "required": ["post_id", "content_sha256"],
+        "properties": {"post_id": {"type": "integer"}, "content_sha256": {"type": "string"}},
+    },
     success_condition="the draft reads back",
     compensation=Mapping(
         command_type="wordpress.trash_post", payload={"post_id": ValueFrom(pointer="/receipt/post_id")}
@@ -108,6 +115,32 @@ POST = CommandDeclaration(
     success_condition="2xx",
 )
 DECLARATIONS = (DRAFT, TRASH, UPDATE, PUBLISH, POST)
+ARTICLE = """# Publishes one article.
+name: article
+version: 1
+title: Publish an article
+object: {type: article, id: "${input.slug}"}
+lifetime: P2D
+input:
+  type: object
+  required: [slug, title]
+  additionalProperties: false
+  properties:
+    slug: {type: string, pattern: "^[a-z0-9-]+$", maxLength: 100}
+    title: {type: string, maxLength: 200}
+steps:
+  - id: draft
+    command: wordpress.create_draft
+    with: {title: "${input.title}", slug: "${input.slug}", content: "<p>Text</p>"}
+    resource: post
+  - id: approve
+    approval: {scope: "content:publish", binds: ["${steps.draft.content_sha256}"], timeout: P1D, owner: editors}
+  - id: publish
+    command: wordpress.publish_post
+    with: {post_id: "${steps.draft.post_id}", content_sha256: "${steps.draft.content_sha256}"}
+    resource: "post/${steps.draft.post_id}"
+"""
+"""A built-in workflow document of the tests."""
 CONNECTIONS = (("acme", "wordpress"), ("acme", "bench"), ("globex", "wordpress"))
 
 
@@ -129,6 +162,7 @@ class EdgeUnderTest:
     client: httpx.AsyncClient
     publisher: RecordingPublisher
     database: Database
+    objects: MemoryObjects
     tokens: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], str] = field(default_factory=dict)
 
     def access(
@@ -174,6 +208,33 @@ class EdgeUnderTest:
         response = await self.client.post("/v1/capabilities", json=body, headers=self.headers(**who))
         assert response.status_code == 201, response.text
         return {**response.json(), "decision_id": decision["decision_id"]}
+
+    async def intent(self, workflow: str = "article", **more: Any) -> httpx.Response:
+        """Ask for a decision on starting a workflow."""
+        who = {name: more.pop(name) for name in ("sub", "tenant", "roles") if name in more}
+        action = {
+            "workflow": workflow,
+            **{name: more.pop(name) for name in ("version", "command_types") if name in more},
+        }
+        body = {"action": action, "purpose": "test", "evidence": [], **more}
+        return await self.client.post("/v1/decisions", json=body, headers=self.headers(**who))
+
+    async def start_capability(self, workflow: str = "article", **more: Any) -> dict[str, Any]:
+        """A capability to start a workflow; `wanted` goes into the capability's request."""
+        wanted = more.pop("wanted", {})
+        who = {name: more[name] for name in ("sub", "tenant", "roles") if name in more}
+        decision = await self.intent(workflow, **more)
+        assert decision.status_code == 201 and decision.json()["outcome"] == "approved", decision.text
+        body = {"decision_id": decision.json()["decision_id"], "max_uses": 5, "ttl_seconds": 600, **wanted}
+        response = await self.client.post("/v1/capabilities", json=body, headers=self.headers(**who))
+        assert response.status_code == 201, response.text
+        return {**response.json(), "decision_id": decision.json()["decision_id"]}
+
+    async def start(self, capability: str, key: str, slug: str | None = None, **changes: Any) -> httpx.Response:
+        """Start the built-in workflow."""
+        body = {"definition": "article", "input": {"slug": slug or key, "title": "A title"}, **changes}
+        headers = {"Authorization": f"Bearer {capability}", "Idempotency-Key": f'"{key}"'}
+        return await self.client.post("/v1/workflows", json=body, headers=headers)
 
     async def submit(self, capability: str, key: str | None, body: Any = None, **headers: str) -> httpx.Response:
         sent = {"Authorization": f"Bearer {capability}", **headers}
@@ -227,9 +288,10 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
                 epoch=1,
             )
         )
-    catalog = Catalog.of(DECLARATIONS, CONNECTIONS)
+    catalog = Catalog.of(DECLARATIONS, CONNECTIONS, [read_document(ARTICLE)])
     rules, publisher, reads = RuleBook(), RecordingPublisher(), GatewayReads(pool)
     configured = settings_of(**settings)
+    objects = MemoryObjects()
     acceptor = Acceptor(
         store=store,
         publisher=publisher,
@@ -261,6 +323,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
         answer_subject="trueup.answer.gateway-test",
         publisher=publisher,
         watch=CaseWatch(reads),
+        objects=objects,
         dev_key=ISSUER,
     )
     stop = asyncio.Event()
@@ -270,7 +333,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     transport = httpx.ASGITransport(app=create_app(gateway), raise_app_exceptions=True)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            yield EdgeUnderTest(gateway, client, publisher, pool)
+            yield EdgeUnderTest(gateway, client, publisher, pool, objects)
     finally:
         stop.set()
         await polling

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from tests.gateway.asks import decide, open_approval
 from tests.gateway.edge import EdgeUnderTest, draft
 from tests.gateway.test_governance import ADMIN, OPERATOR, VIEWER
 from tests.gateway.test_refusals import problem
@@ -27,10 +28,21 @@ PATHS = {
     "/v1/commands": {"get", "post"},
     "/v1/commands:batch": {"post"},
     "/v1/commands/{command_id}": {"get"},
-    "/v1/workflows": {"get"},
+    "/v1/definitions": {"get", "post"},
+    "/v1/definitions/{name}/{version}": {"get"},
+    "/v1/definitions/{name}/{version}/retire": {"post"},
+    "/v1/workflows": {"get", "post"},
     "/v1/workflows/{workflow_id}": {"get"},
     "/v1/workflows/{workflow_id}/history": {"get"},
     "/v1/workflows/{workflow_id}/stream": {"get"},
+    "/v1/workflows/{workflow_id}/signals": {"post"},
+    "/v1/workflows/{workflow_id}/signals/{event_id}": {"get"},
+    "/v1/workflows/{workflow_id}/cancel": {"post"},
+    "/v1/approvals": {"get"},
+    "/v1/approvals/{approval_id}": {"get"},
+    "/v1/approvals/{approval_id}/decision": {"post"},
+    "/v1/operator-commands": {"post"},
+    "/v1/operator-commands/{operator_command_id}": {"get"},
     "/v1/catalog/commands": {"get"},
     "/v1/exceptions": {"get"},
     "/v1/exceptions/summary": {"get"},
@@ -128,6 +140,34 @@ async def test_examples_work_by_a_click(gateway: EdgeUnderTest) -> None:
         assert response.status_code in (200, 201), response.text
 
 
+async def people(gateway: EdgeUnderTest, found: dict[str, Any]) -> dict[str, str]:
+    """An approval, a signal and an operator's act, made and answered as documented; their places in a path."""
+
+    def fits(path: str, status: str, response: Any) -> None:
+        assert response.status_code == int(status), response.text
+        answers = found["paths"][path]["post"]["responses"]
+        check(found, answers[status]["content"]["application/json"]["schema"], response.json())
+
+    case, shown = await open_approval(gateway)
+    fits("/v1/approvals/{approval_id}/decision", "200", await decide(gateway, shown))
+    headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": "acts"}
+    body = {"action": "PAUSE", "target": {"kind": "workflow", "id": case.workflow_id}, "reason": "x"}
+    acted = await gateway.client.post("/v1/operator-commands", json=body, headers=headers)
+    fits("/v1/operator-commands", "202", acted)
+    headers["Idempotency-Key"] = "cancels"
+    url = f"/v1/workflows/{case.workflow_id}"
+    cancelled = await gateway.client.post(f"{url}/cancel", json={"reason": "x"}, headers=headers)
+    fits("/v1/workflows/{workflow_id}/cancel", "202", cancelled)
+    event = {"event_id": "reply 1", "type": "partner.reply"}
+    sent = await gateway.client.post(f"{url}/signals", json=event, headers=headers)
+    fits("/v1/workflows/{workflow_id}/signals", "202", sent)
+    return {
+        "{approval_id}": shown["approval_id"],
+        "{operator_command_id}": acted.json()["operator_command_id"],
+        "{workflow_id}/signals/{event_id}": f"{case.workflow_id}/signals/reply%201",
+    }
+
+
 async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
     """Real answers of every endpoint, with filled views, validate against their documented schema.
 
@@ -176,11 +216,14 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
         frozen.json(),
     )
     names = {
+        **await people(gateway, found),
         "{command_id}": start.command_id,
         "{workflow_id}": start.workflow_id,
         "{exception_id}": exception.exception_id,
         "{decision_id}": start.mandate.decision_id,
         "{slug}": "forbidden",
+        "{name}": "article",
+        "{version}": "1",
     }
     for path, item in found["paths"].items():
         if "get" not in item or path.endswith(("/stream", "/metrics")):
@@ -268,6 +311,8 @@ async def test_without_development_mode_there_is_no_issuer(gateway: EdgeUnderTes
         ({"sub": "agent:"}, 422, "payload-invalid"),
         ({"roles": []}, 422, "payload-invalid"),
         ({"roles": "agent"}, 422, "payload-invalid"),
+        ({"roles": ["agent", "king"]}, 422, "payload-invalid"),
+        ({"scopes": ["content publish"]}, 422, "payload-invalid"),
         ({"ttl_seconds": 0}, 422, "payload-invalid"),
         ({"ttl_seconds": "60"}, 422, "payload-invalid"),
         ({"ttl_seconds": 10**9}, 422, "payload-invalid"),

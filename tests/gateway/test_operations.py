@@ -160,8 +160,8 @@ async def test_who_may_operate(gateway: EdgeUnderTest) -> None:
     for who in ({"sub": "agent:other"}, {"tenant": "globex"}, {**OPERATOR, "tenant": "globex"}):
         problem(await cancel(gateway, instance, **who), 404, "not-found")
         problem(await operate(gateway, instance, "PAUSE", who=who), 404, "not-found")
-    problem(await operate(gateway, instance, "PAUSE", who={}), 403, "forbidden", "policy")
-    problem(await cancel(gateway, instance, sub="operator:eye", roles=("viewer",)), 403, "forbidden", "policy")
+    problem(await operate(gateway, instance, "PAUSE", who={}), 403, "forbidden", "role")
+    problem(await cancel(gateway, instance, sub="operator:eye", roles=("viewer",)), 403, "forbidden", "role")
     problem(await cancel(gateway, instance, sub="operator:root", roles=("admin",)), 403, "forbidden", "role")
     url = f"/v1/workflows/{instance.workflow_id}/cancel"
     response = await gateway.client.post(url, json={"reason": "x"}, headers=gateway.headers())

@@ -17,11 +17,21 @@ from typing import Any, BinaryIO
 import httpx
 import pytest
 import pytest_asyncio
+from tests.gateway.asks import question_of, waiting_case
 from tests.gateway.edge import CONNECTIONS, DECLARATIONS, ISSUER, SIGNING, draft, later
 from tests.servers import BusServer, Database, run_apart
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.events import CaseAnswered, CaseChanged, GrantRequest, StartCase
+from trueup_common.contracts.events import (
+    ApprovalDecided,
+    CaseAnswered,
+    CaseChanged,
+    ControlAsked,
+    GrantRequest,
+    SignalDisposed,
+    SignalReceived,
+    StartCase,
+)
 from trueup_common.contracts.ids import attempt_id
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import InstanceStatus, OperationState
@@ -223,6 +233,73 @@ async def test_from_the_token_to_the_final_answer(running: Running) -> None:
     await eventually(projected, "the projected case")
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 15) == 0
+
+
+async def test_people_and_the_orchestrator_hear_of_each_other(running: Running) -> None:
+    """Over the real bus with each service's own rights: a question is asked, answered by a person and heard; a signal
+    and a cancel go out, and what became of the signal comes back.
+
+    Requirements: L9, L10, L12
+    """
+    await running.spawn("gateway")
+    await running.ready()
+    events = ConsumerSource(running.orchestrator, next(c for c in CONSUMERS if c.durable == "orchestrator-events"))
+    await events.start()
+    heard: dict[str, Message] = {}
+
+    async def hear(kind: str) -> Message:
+        async def look() -> Message | None:
+            for delivery in await events.fetch(5):
+                await delivery.ack()
+                heard[delivery.message.type] = delivery.message
+            return heard.get(kind)
+
+        found: Message = await eventually(look, kind)
+        return found
+
+    now = real_now()
+    case = waiting_case(now)
+    await running.say(
+        CaseChanged(instance=case, operations=()), event_subject("orchestrator", "case", "acme"), "case-9"
+    )
+    asked = question_of(case, now)
+    await running.say(asked, event_subject("orchestrator", "approval", "acme"), "ask-9")
+    reviewer = await running.token(sub="operator:editor", roles=["approver"], scopes=["content:*"])
+    place = f"/v1/approvals/{asked.approval_id}"
+
+    async def shown() -> dict[str, Any] | None:
+        response = await running.client.get(place, headers=reviewer)
+        return response.json() if response.status_code == 200 else None
+
+    approval = await eventually(shown, "the approval")
+    body = {"decision": "approve", "nonce": approval["nonce"], "content_sha256": approval["content_sha256"]}
+    headers = {**reviewer, "Idempotency-Key": "once"}
+    response = await running.client.post(f"{place}/decision", json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    end = ApprovalDecided.model_validate_json((await hear("ApprovalDecided")).data)
+    assert (end.approval_id, end.outcome, end.reviewer) == (asked.approval_id, "approved", "operator:editor")
+
+    agent = await running.token()
+    event = {"event_id": "evt 1", "type": "partner.reply", "data": 1}
+    url = f"/v1/workflows/{case.workflow_id}"
+    sent = asyncio.create_task(running.client.post(f"{url}/signals", json=event, headers=agent))
+    assert SignalReceived.model_validate_json((await hear("SignalReceived")).data).event_id == "evt 1"
+    told = SignalDisposed(
+        event_id="evt 1", workflow_id=case.workflow_id, tenant="acme", disposition="held", at=real_now()
+    )
+    await running.say(told, event_subject("orchestrator", "signal", "acme"), "signal-9")
+    assert (await sent).json()["disposition"] in ("held", "pending")
+
+    async def disposed() -> bool:
+        found = await running.client.get(f"{url}/signals/evt%201", headers=agent)
+        return bool(found.json()["disposition"] == "held")
+
+    await eventually(disposed, "the signal's disposition")
+    headers = {**agent, "Idempotency-Key": "end-it"}
+    assert (await running.client.post(f"{url}/cancel", json={"reason": "x"}, headers=headers)).status_code == 202
+    control = ControlAsked.model_validate_json((await hear("ControlAsked")).data)
+    assert (control.action, control.workflow_id) == ("cancel", case.workflow_id)
+    await events.stop()
 
 
 def _proposal(start: StartCase) -> GrantRequest:

@@ -252,7 +252,7 @@ async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest) -
     headers = {**gateway.headers(), "Last-Event-ID": "3"}
     continued = await gateway.client.get(path, headers=headers)
     assert "id: 4\n" in continued.text and "id: 3\n" not in continued.text
-    assert gateway.gateway.streams_count == 0
+    assert gateway.gateway.watch.followers_count == 0
 
 
 async def test_readers_see_what_is_theirs(gateway: EdgeUnderTest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,10 +14,12 @@ from typing import Any, Final
 from tests.simulation import stores
 from tests.simulation.attempts import Jobs, SimulatedBackground
 from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
+from tests.simulation.declarations import APPROVED, BY_TYPE, COMMANDS, DECLARATIONS, SYSTEMS
 from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
+from tests.simulation.gateway_stores import GatewayMemory
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
-from tests.simulation.world import BY_TYPE, DECLARATIONS, SYSTEMS, World
+from tests.simulation.world import World
 from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
 from trueup_common.contracts.declaration import CommandDeclaration
@@ -27,6 +29,7 @@ from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_common.contracts.task import Beat
 from trueup_common.contracts.topology import answer_subject
+from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.grants import GrantKeys
@@ -34,10 +37,12 @@ from trueup_common.runtime.host import Loop
 from trueup_common.runtime.ports import StoreBusy
 from trueup_common.runtime.timers import DueLoop, Relay
 from trueup_gateway.accept import Acceptor
-from trueup_gateway.core.policy import Answer, Question
-from trueup_gateway.core.records import CapabilityRow, DecisionRow, FreezeRow
+from trueup_gateway.approval_handler import ApprovalHandler
+from trueup_gateway.core.policy import EXECUTE, Act, Answer, Question
+from trueup_gateway.core.records import CapabilityRow, DecisionRow, DefinitionRow, FreezeRow
 from trueup_gateway.handler import GrantHandler, ViewHandler
 from trueup_gateway.rules import Rules
+from trueup_gateway.starting import Starter
 from trueup_orchestrator.core.case import Terms
 from trueup_orchestrator.desk import Desk
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
@@ -102,12 +107,14 @@ class SimulatedGovernance(GovernanceWatch):
 
 @dataclass(frozen=True, slots=True)
 class Permissive:
-    """A policy set that permits everything; policies have their own tests."""
+    """A policy set that permits everything but a few effects without approval; policies have their own tests."""
 
     sha256: str = "p" * 64
 
-    def ask(self, question: Question) -> Answer:
-        """Yes."""
+    def ask(self, question: Question | Act) -> Answer:
+        """Yes, mostly."""
+        if isinstance(question, Question) and question.action == EXECUTE and question.command_type in APPROVED:
+            return Answer(question.approved)
         return Answer(True)
 
 
@@ -151,6 +158,10 @@ class Plane:
         self.stale: set[str] = set()
         self.watches: dict[str, SimulatedGovernance] = {}
         self.acceptors: dict[str, tuple[Acceptor, SimulatedPublisher]] = {}
+        self.starters: dict[str, Starter] = {}
+        self.gateways: dict[str, tuple[MemoryStore, SimulatedPublisher]] = {}
+        self.rules: Any = SimulatedRules(self)
+        self.documents: dict[str, WorkflowDocument] = {}
         self.beat_ears: dict[str, tuple[Timers, DueLoop[Any]]] = {}
         self.crash_point = 0.0
         self.poisons = 0
@@ -174,8 +185,8 @@ class Plane:
 
     @property
     def accepted_count(self) -> int:
-        """Accepted commands."""
-        return len(self.databases["gateway"].tables["edge"].rows)
+        """Accepted commands and workflows: each has a mandate of its own."""
+        return len(self.databases["gateway"].tables["mandate"].rows)
 
     def operation(self, command_id: str) -> JournalRow | None:
         """The journal row as committed."""
@@ -310,22 +321,31 @@ class Plane:
 
     def _gateway(self, process: Process) -> None:
         keys = RecordingKeys(_KEYS, self._granted)
-        rules: Any = SimulatedRules(self)
         handlers = {
-            "gateway-grants": GrantHandler(rules=rules, catalog=self.catalog, keys=keys),
+            "gateway-grants": GrantHandler(rules=self.rules, catalog=self.catalog, keys=keys),
+            "gateway-approvals": ApprovalHandler(),
             "gateway-views": ViewHandler(),
         }
-        store, publisher = self._parts(process, stores.GatewayMemory, handlers, {})
+        store, publisher = self._parts(process, GatewayMemory, handlers, {})
         acceptor = Acceptor(
             store=store,
             publisher=publisher,
-            rules=rules,
+            rules=self.rules,
             keys=keys,
             crash=SimulatedCrashPoints(self),
             schedule=SCHEDULE,
             queue_max=100,
         )
         self.acceptors[process.name] = (acceptor, publisher)
+        self.gateways[process.name] = (store, publisher)
+        self.starters[process.name] = Starter(
+            store=store,
+            publisher=publisher,
+            rules=self.rules,
+            catalog=self.catalog,
+            crash=SimulatedCrashPoints(self),
+            schedule=SCHEDULE,
+        )
 
     def _orchestrator(self, process: Process) -> None:
         desk = Desk(
@@ -420,48 +440,78 @@ class Plane:
             self.judge.answered(message)
 
     def _seed_authority(self) -> None:
-        gateway = self.databases["gateway"]
-        now = self.engine.business()
-        later = now + timedelta(days=30)
         for tenant in TENANTS:
-            for declaration in DECLARATIONS:
-                name = f"{tenant}_{declaration.type}"
-                decision = DecisionRow(
-                    decision_id=f"dec_{name}",
-                    tenant=tenant,
-                    subject=f"agent@{tenant}",
-                    roles=["agent"],
-                    command_types=[declaration.type],
-                    system=declaration.system,
-                    resource="*",
-                    purpose="simulated",
-                    declarations={declaration.type: declaration.sha256},
-                    effect_class_max=EffectClass.IRREVERSIBLE,
-                    outcome="approved",
-                    risk_score=10,
-                    risk_level=RiskLevel.HIGH if declaration.type == "alpha.publish" else RiskLevel.LOW,
-                    risk_factors=[],
-                    policy_version=1,
-                    policy_sha256=Permissive().sha256,
-                    determining_policies=[],
-                    created_at=now,
-                    expires_at=later,
-                )
-                gateway.tables["decision"].rows[decision.decision_id,] = decision
-                capability = CapabilityRow(
-                    capability_id=f"cap_{name}",
-                    tenant=tenant,
-                    decision_id=decision.decision_id,
-                    subject=decision.subject,
-                    command_types=[declaration.type],
-                    system=declaration.system,
-                    resource="*",
-                    max_uses=100,
-                    uses_left=100,
-                    created_at=now,
-                    expires_at=later,
-                )
-                gateway.tables["capability"].rows[capability.capability_id,] = capability
+            for declaration in COMMANDS:
+                self._authorise(tenant, declaration.type, [declaration], system=declaration.system)
+
+    def register(self, tenant: str, document: WorkflowDocument) -> None:
+        """A tenant's workflow document, with the authority to start it."""
+        self.documents[document.name] = document
+        row = DefinitionRow(
+            tenant=tenant,
+            name=document.name,
+            version=document.version,
+            sha256=document.sha256,
+            document=document.dumped(),
+            text="",
+            created_by="seed",
+            created_at=self.engine.business(),
+        )
+        self.databases["gateway"].tables["definition"].rows[tenant, document.name, document.version] = row
+        declarations = [BY_TYPE[name] for name in document.command_types]
+        self._authorise(tenant, document.name, declarations, system="*", document=document)
+
+    def _authorise(
+        self,
+        tenant: str,
+        name: str,
+        declarations: Sequence[CommandDeclaration],
+        *,
+        system: str,
+        document: WorkflowDocument | None = None,
+    ) -> None:
+        gateway, now = self.databases["gateway"], self.engine.business()
+        later, types = now + timedelta(days=30), [item.type for item in declarations]
+        decision = DecisionRow(
+            decision_id=f"dec_{tenant}_{name}",
+            tenant=tenant,
+            subject=f"agent@{tenant}",
+            roles=["agent"],
+            command_types=types,
+            workflow=document.name if document else None,
+            definition_version=document.version if document else None,
+            document_sha256=document.sha256 if document else None,
+            system=system,
+            resource="*",
+            purpose="simulated",
+            declarations={item.type: item.sha256 for item in declarations},
+            effect_class_max=EffectClass.IRREVERSIBLE,
+            outcome="approved",
+            risk_score=10,
+            risk_level=RiskLevel.HIGH if {"alpha.publish", "alpha.release"} & set(types) else RiskLevel.LOW,
+            risk_factors=[],
+            policy_version=1,
+            policy_sha256=Permissive().sha256,
+            determining_policies=[],
+            created_at=now,
+            expires_at=later,
+        )
+        gateway.tables["decision"].rows[decision.decision_id,] = decision
+        capability = CapabilityRow(
+            capability_id=f"cap_{tenant}_{name}",
+            tenant=tenant,
+            decision_id=decision.decision_id,
+            subject=decision.subject,
+            command_types=types,
+            workflow=decision.workflow,
+            system=system,
+            resource="*",
+            max_uses=100,
+            uses_left=100,
+            created_at=now,
+            expires_at=later,
+        )
+        gateway.tables["capability"].rows[capability.capability_id,] = capability
 
 
 async def _once(due: DueLoop[Any]) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from tests.simulation.bus import BusFaults
 from tests.simulation.chaos import Strokes, draw
+from tests.simulation.declarations import COMMANDS
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.memory import StoreFaults
 from tests.simulation.plane import TENANTS, Plane, reply_to
-from tests.simulation.world import DECLARATIONS, WorldFaults
+from tests.simulation.world import WorldFaults
 from trueup_adapters.core import effect
 from trueup_common.contracts.canonical import digest, fingerprint
 from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
@@ -174,7 +175,7 @@ def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]
             Request(
                 number=number,
                 tenant=TENANTS[engine.below(4) // 3],
-                declaration=DECLARATIONS[engine.below(len(DECLARATIONS))],
+                declaration=COMMANDS[engine.below(len(COMMANDS))],
                 resource=f"thing-{engine.below(3)}",
                 text=f"text {engine.below(COMMANDS_MAX)}",
                 at=engine.between(0.0, chaos_seconds * 0.7),

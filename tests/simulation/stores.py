@@ -5,28 +5,20 @@ Keys and unique constraints come from the services' own table definitions, so th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import MetaData, UniqueConstraint
 
+from tests.simulation.gateway_stores import GATEWAY_TABLES
 from tests.simulation.memory import MemoryTransaction, Table, Unique
 from trueup_adapters import tables as adapters_tables
 from trueup_adapters.core.effect import EffectRow, LedgerStatus
 from trueup_adapters.store import Changes as AdaptersChanges
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.states import InstanceStatus, OperationState
-from trueup_common.runtime.ports import Moment, VersionConflict
-from trueup_gateway import tables as gateway_tables
-from trueup_gateway.core.acceptance import Edge, Standing
-from trueup_gateway.core.case import NewCase
-from trueup_gateway.core.person_records import ApprovalRow
-from trueup_gateway.core.projection import FreedKey
-from trueup_gateway.core.records import DecisionRow, EffectCountRow, FreezeRow, MandateRow, PolicyRow
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
-from trueup_gateway.store import AcceptRows, KeyTaken
+from trueup_common.runtime.ports import VersionConflict
 from trueup_orchestrator import tables as orchestrator_tables
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
@@ -71,156 +63,6 @@ def tables_of(metadata: MetaData, versions: Mapping[str, str]) -> list[Table[Any
         key = tuple(column.name for column in table.primary_key.columns)
         tables.append(Table(table.name, key, versions.get(table.name), unique))
     return tables
-
-
-class GatewayMemory(MemoryTransaction):
-    """The gateway's transaction: acceptance as far as the simulation needs it, and all of the worker."""
-
-    async def accept_rows(
-        self,
-        capability_ids: Sequence[str],
-        tenants: Sequence[str],
-        keys: Sequence[str],
-        identities: Sequence[str | None],
-    ) -> AcceptRows:
-        """Capabilities, locked, and what keys and identities stand for."""
-        moment, _ = await self.claim("", [])
-        capabilities = await self.get_locked("capability", "capability_id", capability_ids)
-        decisions = await self.decisions([row.decision_id for row in capabilities])
-        wanted = set(zip(tenants, keys, strict=True))
-        owned = {pair for pair in zip(tenants, identities, strict=True) if pair[1] is not None}
-        edges = await self.select(
-            "edge", lambda row: (row.tenant, row.key) in wanted or (row.tenant, row.identity) in owned
-        )
-        views = self._visible(self._table("command_view"))
-        found = [
-            Edge(
-                row.tenant,
-                row.key,
-                row.fingerprint,
-                row.identity,
-                row.command_id,
-                row.workflow_id,
-                row.saga_id,
-                views[row.command_id,].state if (row.command_id,) in views else "RECEIVED",
-            )
-            for row in edges
-        ]
-        standings = {
-            row.capability_id: Standing(
-                capability_id=row.capability_id,
-                tenant=row.tenant,
-                subject=row.subject,
-                uses_left=row.uses_left,
-                revoked=row.revoked_at is not None,
-                expires_at=row.expires_at,
-                decision=decisions[row.decision_id],
-            )
-            for row in capabilities
-        }
-        return AcceptRows(
-            moment=moment,
-            epoch=1,
-            standings=standings,
-            by_key={(edge.tenant, edge.key): edge for edge in found},
-            by_identity={(edge.tenant, edge.identity): edge for edge in found if edge.identity is not None},
-        )
-
-    async def save_cases(self, cases: Sequence[NewCase]) -> None:
-        """Accepted commands, and their uses counted."""
-        inserted = await self.insert_new("edge", [case.edge for case in cases])
-        if len(inserted) != len(cases):
-            raise KeyTaken("a key was taken by another transaction")
-        await self.insert("mandate", [case.mandate for case in cases])
-        await self.insert("received", [case.received for case in cases])
-        uses = Counter(case.capability_id for case in cases)
-        rows = await self.get("capability", "capability_id", uses)
-        if any(row.uses_left < uses[row.capability_id] for row in rows):
-            raise KeyTaken("a use was taken by another transaction")
-        await self.update("capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows])
-
-    async def epoch(self) -> int:
-        """The present epoch."""
-        return 1
-
-    async def moment(self) -> Moment:
-        """The time."""
-        moment, _ = await self.claim("", [])
-        return moment
-
-    async def policy(self) -> PolicyRow | None:
-        """Policies are not simulated."""
-        return None
-
-    async def active_freezes(self) -> list[FreezeRow]:
-        """All freezes in force."""
-        now = self.engine.business()
-        return await self.select(
-            "freeze", lambda row: row.lifted_at is None and (row.expires_at is None or row.expires_at > now)
-        )
-
-    async def mandates(self, mandate_ids: Sequence[str]) -> dict[str, MandateRow]:
-        """Mandates by id."""
-        return {row.mandate_id: row for row in await self.get("mandate", "mandate_id", mandate_ids)}
-
-    async def decisions(self, decision_ids: Sequence[str]) -> dict[str, DecisionRow]:
-        """Decisions by id."""
-        return {row.decision_id: row for row in await self.get("decision", "decision_id", decision_ids)}
-
-    async def revoked_capabilities(self, capability_ids: Sequence[str]) -> set[str]:
-        """Those that are revoked."""
-        rows = await self.get("capability", "capability_id", capability_ids)
-        return {row.capability_id for row in rows if row.revoked_at is not None}
-
-    async def effects(self, mandate_ids: Sequence[str]) -> dict[str, set[str]]:
-        """What counts against these mandates, which stay locked."""
-        found: dict[str, set[str]] = {
-            row.mandate_id: set() for row in await self.get_locked("mandate", "mandate_id", mandate_ids)
-        }
-        for row in await self.get("effect", "mandate_id", list(found)):
-            found[row.mandate_id].add(row.command_id)
-        return found
-
-    async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
-        """Count these operations as effects."""
-        await self.insert_new("effect", rows)
-
-    async def approvals(self, approval_ids: Sequence[str]) -> dict[str, ApprovalRow]:
-        """Approvals by id."""
-        return {row.approval_id: row for row in await self.get("approval", "approval_id", approval_ids)}
-
-    async def save_views(
-        self,
-        *,
-        commands: Sequence[CommandView] = (),
-        cases: Sequence[CaseView] = (),
-        history: Sequence[HistoryView] = (),
-        elements: Sequence[ElementView] = (),
-        exceptions: Sequence[ExceptionView] = (),
-    ) -> None:
-        """Project."""
-        await self.upsert("command_view", commands)
-        await self.upsert("case_view", cases)
-        await self.insert_new("history_view", history)
-        await self.upsert("element_view", elements)
-        await self.upsert("exception_view", exceptions)
-
-    async def free_identities(self, keys: Sequence[FreedKey]) -> None:
-        """Let other keys have the identities."""
-        if keys:
-            rows = await self.get("edge", "command_id", [command_id for _, _, command_id in keys])
-            await self.update("edge", [row.evolve(identity=None) for row in rows if row.identity is not None])
-
-
-GATEWAY_TABLES: Final = (
-    gateway_tables.METADATA,
-    {
-        "command_view": "state_version",
-        "case_view": "state_version",
-        "element_view": "version",
-        "exception_view": "version",
-    },
-)
 
 
 class ReconcilerMemory(MemoryTransaction):

@@ -8,80 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
+from tests.simulation.declarations import DECLARATIONS, TIMEOUT_SECONDS
 from tests.simulation.engine import Engine, Sleep
 from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, RetryPolicy
+from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.observation import Finding, Observation
-from trueup_common.contracts.pointer import ValueFrom
-from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, ProbeVerdict
+from trueup_common.contracts.states import ErrorClass, Findability, FindVerdict, ProbeVerdict
 from trueup_common.contracts.task import ProbeElement
-
-SYSTEMS: Final = ("alpha", "beta")
-TIMEOUT_SECONDS: Final = 4.0
-START_WINDOW_SECONDS: Final = 5.0
-LATE_WINDOW_SECONDS: Final = 3.0
-
-
-def _declaration(type_: str, effect_class: EffectClass, findability: Findability, **more: Any) -> CommandDeclaration:
-    system = type_.split(".", 1)[0]
-    values: dict[str, Any] = {
-        "title": type_,
-        "permission": f"{system}:write",
-        "payload_schema": {"type": "object"},
-        "success_condition": "the object carries the value",
-        "timeout_seconds": TIMEOUT_SECONDS,
-        "start_window_seconds": START_WINDOW_SECONDS,
-        "late_window_seconds": LATE_WINDOW_SECONDS,
-        "retry": RetryPolicy(attempts_max=4, initial_seconds=0.5, factor=2.0, ceiling_seconds=4.0),
-    }
-    values.update(more)
-    return CommandDeclaration(type=type_, system=system, effect_class=effect_class, findability=findability, **values)
-
-
-def _establishes(element: str, window_seconds: float) -> Establishes:
-    return Establishes(
-        element=element,
-        resource=ValueFrom(pointer="/target/resource"),
-        value=ValueFrom(pointer="/payload/text"),
-        window_seconds=window_seconds,
-        normaliser="text",
-        probe=Probe(kind="object", params={"resource": ValueFrom(pointer="/target/resource")}),
-    )
-
-
-DECLARATIONS: Final = (
-    _declaration(
-        "alpha.put_note",
-        EffectClass.RETRYABLE,
-        Findability.MARKER,
-        establishes=(_establishes("note.text", 0.0),),
-    ),
-    _declaration(
-        "alpha.make_draft",
-        EffectClass.COMPENSABLE,
-        Findability.MARKER,
-        establishes=(_establishes("draft.text", 4.0),),
-        compensation=Mapping(command_type="alpha.put_note", payload={"text": ValueFrom(const="")}),
-    ),
-    _declaration(
-        "alpha.publish",
-        EffectClass.PIVOT,
-        Findability.NATIVE_KEY,
-        target_key_lifetime_seconds=86400,
-        establishes=(_establishes("page.text", 2.0),),
-    ),
-    _declaration(
-        "beta.send_mail",
-        EffectClass.IRREVERSIBLE,
-        Findability.NONE,
-        manual_policy="look into the mailbox",
-        reconciliation="person",
-    ),
-    _declaration("beta.charge", EffectClass.RETRYABLE, Findability.BUSINESS_KEY, identity=("/payload/text",)),
-)
-BY_TYPE: Final = {declaration.type: declaration for declaration in DECLARATIONS}
 
 
 @dataclass(slots=True)
@@ -113,6 +48,8 @@ class WorldFaults:
     """What an attempt came to reaches the ledger late."""
     slow_look: float = 0.0
     """What a look-up saw reaches the ledger late."""
+    there_already: float = 0.0
+    """What is wanted is there already, made by somebody else."""
     rewrite: float = 0.0
     vandal: float = 0.0
     """Somebody else changes the value."""
@@ -128,6 +65,8 @@ class Effect:
     at: float
     visible_at: float
     resource: str
+    created: bool = True
+    """False where what was wanted was there already: then nothing of it is to be undone."""
 
 
 @dataclass(slots=True)
@@ -138,6 +77,7 @@ class Thing:
     version: int = 0
     before: tuple[float, dict[str, Any]] = (0.0, {})
     """Until when a lagging read still sees which values."""
+    writers: dict[str, str] = field(default_factory=dict)
 
 
 class World:
@@ -148,6 +88,8 @@ class World:
         self.faults = WorldFaults()
         self.effects: dict[str, list[Effect]] = {}
         self.things: dict[tuple[str, str, str], Thing] = {}
+        self.undone: dict[str, str] = {}
+        """What is taken back, and by which operation."""
         self.transmissions = 0
         self.honest = True
         """False where a declaration promises more than this world keeps: then effects may double, but never unseen."""
@@ -170,6 +112,7 @@ class World:
             engine.now,
             engine.now + lag,
             operation.target.resource,
+            created=not engine.chance(self.faults.there_already),
         )
         known.append(effect)
         engine.note(f"WORLD effect {operation.command_id} fence {call.fence} visible {effect.visible_at:.3f}")
@@ -180,9 +123,25 @@ class World:
             text = f"  {text}\n"
         for item in call.declaration.establishes:
             thing.values[item.element] = text
+            thing.writers[item.element] = operation.command_id
+        undoes = operation.payload.get("undoes")
+        if undoes is not None:
+            self._take_back(thing, undoes, operation.command_id)
         thing.version += 1
         self.on_effect(call, known)
         return effect
+
+    def _take_back(self, thing: Thing, command_id: str, by: str) -> None:
+        """One effect does not stand any more; what others wrote since stays."""
+        self.undone.setdefault(command_id, by)
+        for element in [name for name, writer in thing.writers.items() if writer == command_id]:
+            thing.values.pop(element, None)
+            thing.writers.pop(element)
+        self.engine.note(f"WORLD undone {command_id}")
+
+    def stands(self, command_id: str) -> bool:
+        """True where an operation happened and was not taken back."""
+        return bool(self.live(command_id)) and command_id not in self.undone
 
     def live(self, command_id: str) -> list[Effect]:
         """What happened for one operation."""
@@ -275,7 +234,7 @@ class WorldTarget:
             ]
             observations = tuple(self._observe(call.operation.target.resource, elements))
         return confirmed(
-            {"id": effect.command_id[:12], "text": call.operation.payload["text"]},
+            _result(call, effect),
             external_resource_id=effect.command_id[:12],
             external_version="1",
             external_status="201",
@@ -311,7 +270,7 @@ class WorldTarget:
             proof_of_access=True,
             evidence=call.declaration.findability.value,
             candidates=len(seen),
-            result={"id": seen[0].command_id[:12], "text": call.operation.payload["text"]},
+            result=_result(call, seen[0]),
             external_resource_id=seen[0].command_id[:12],
             external_version="1",
             observations=observations,
@@ -357,6 +316,10 @@ class WorldTarget:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _result(call: Call, effect: Effect) -> dict[str, Any]:
+    return {"id": effect.command_id[:12], "text": call.operation.payload["text"], "created": effect.created}
 
 
 class WorldAdapter:

@@ -121,8 +121,14 @@ class Plane:
 
     # -- HTTP -----------------------------------------------------------------------------------------------------
 
-    def token(self, sub: str = "agent:publisher", tenant: str = "acme", roles: tuple[str, ...] = ("agent",)) -> str:
-        body = {"sub": sub, "tenant": tenant, "roles": list(roles), "ttl_seconds": 3600}
+    def token(
+        self,
+        sub: str = "agent:publisher",
+        tenant: str = "acme",
+        roles: tuple[str, ...] = ("agent",),
+        scopes: tuple[str, ...] = (),
+    ) -> str:
+        body = {"sub": sub, "tenant": tenant, "roles": list(roles), "scopes": list(scopes), "ttl_seconds": 3600}
         answer = http("POST", f"{self.url}/dev/token", body)
         assert answer.status == 200, answer
         return str(answer.body["access_token"])
@@ -197,6 +203,117 @@ class Plane:
             return dict(answer.body) if answer.status == 200 and answer.body["status"] == "CLOSED" else None
 
         return eventually(look, f"{workflow_id} CLOSED", seconds)
+
+    # -- workflows ------------------------------------------------------------------------------------------------
+
+    def workflow_capability(self, name: str, *, tenant: str = "acme", max_uses: int = 1) -> str:
+        """Decision and capability for starting a workflow."""
+        headers = {"authorization": f"Bearer {self.token(tenant=tenant)}"}
+        body = {
+            "action": {"command_types": [], "workflow": name},
+            "resource": {"system": "workflow", "resource": "*"},
+            "purpose": "test",
+            "evidence": [],
+            "context": {},
+        }
+        decision = http("POST", f"{self.url}/v1/decisions", body, headers=headers)
+        assert decision.status == 201 and decision.body["outcome"] == "approved", decision
+        wanted = {"decision_id": decision.body["decision_id"], "max_uses": max_uses, "ttl_seconds": 3600}
+        capability = http("POST", f"{self.url}/v1/capabilities", wanted, headers=headers)
+        assert capability.status == 201, capability
+        return str(capability.body["capability"])
+
+    def begin(
+        self,
+        name: str,
+        data: dict[str, Any],
+        key: str,
+        *,
+        tenant: str = "acme",
+        capability: str | None = None,
+        **extra: Any,
+    ) -> Answer:
+        """Start a workflow."""
+        bearer = capability or self.workflow_capability(name, tenant=tenant)
+        body = {"definition": name, "version": None, "input": data, "purpose": "test", **extra}
+        headers = {"authorization": f"Bearer {bearer}", "idempotency-key": f'"{key}"'}
+        return http("POST", f"{self.url}/v1/workflows", body, headers=headers)
+
+    def register(self, document: str, tenant: str = "acme") -> Answer:
+        """Register a workflow document."""
+        token = self.token("operator:olga", tenant, ("operator",))
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": f'"{abs(hash(document))}"'}
+        return http("POST", f"{self.url}/v1/definitions", {"document": document}, headers=headers)
+
+    def case(self, workflow_id: str, tenant: str = "acme") -> dict[str, Any]:
+        """A case as it stands."""
+        answer = self.get(f"/v1/workflows/{workflow_id}", self.token("operator:olga", tenant, ("operator",)))
+        assert answer.status == 200, answer
+        return dict(answer.body)
+
+    def until(
+        self, workflow_id: str, fits: Callable[[dict[str, Any]], bool], what: str, seconds: float = SETTLE_SECONDS
+    ) -> dict[str, Any]:
+        """Wait until a case is as wanted."""
+        last: list[dict[str, Any]] = []
+
+        def look() -> dict[str, Any] | None:
+            last[:] = [self.case(workflow_id)]
+            return last[0] if fits(last[0]) else None
+
+        try:
+            return eventually(look, what, seconds)
+        except AssertionError as error:
+            seen = last[0] if last else {}
+            steps = [(step["id"], step["state"], step.get("outcome")) for step in seen.get("steps", [])]
+            raise AssertionError(f"{error}: {seen.get('status')} {steps} {seen.get('obligations')}") from None
+
+    def status(self, workflow_id: str, *wanted: str, seconds: float = SETTLE_SECONDS) -> dict[str, Any]:
+        """Wait until a case has one of these statuses."""
+        return self.until(workflow_id, lambda case: case["status"] in wanted, f"{workflow_id} {wanted}", seconds)
+
+    def approval(self, workflow_id: str, *, token: str | None = None) -> dict[str, Any]:
+        """The pending approval of a case, as its approver sees it."""
+        bearer = token or self.editor()
+
+        def look() -> dict[str, Any] | None:
+            answer = self.get("/v1/approvals?status=pending&limit=200", bearer)
+            assert answer.status == 200, answer
+            return next((item for item in answer.body["items"] if item["workflow_id"] == workflow_id), None)
+
+        found = eventually(look, f"an approval of {workflow_id}")
+        return dict(self.get(f"/v1/approvals/{found['approval_id']}", bearer).body)
+
+    def editor(self, tenant: str = "acme", sub: str = "operator:ed") -> str:
+        """A token of a person who may approve content."""
+        return self.token(sub, tenant, ("approver",), ("content:publish",))
+
+    def answer(
+        self,
+        approval: dict[str, Any],
+        decision: str = "approve",
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        **changes: Any,
+    ) -> Answer:
+        """Approve or reject."""
+        body = {
+            "decision": decision,
+            "nonce": approval["nonce"],
+            "content_sha256": approval["content_sha256"],
+            "reason": "read it",
+            **changes,
+        }
+        named = key or f"{decision}:{approval['approval_id']}"
+        headers = {"authorization": f"Bearer {token or self.editor()}", "idempotency-key": f'"{named}"'}
+        return http("POST", f"{self.url}/v1/approvals/{approval['approval_id']}/decision", body, headers=headers)
+
+    def cancel(self, workflow_id: str, key: str = "cancel-1") -> Answer:
+        """Ask for a case to be cancelled."""
+        token = self.token("operator:olga", roles=("operator",))
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": f'"{key}:{workflow_id}"'}
+        return http("POST", f"{self.url}/v1/workflows/{workflow_id}/cancel", {"reason": "test"}, headers=headers)
 
     # -- the world ------------------------------------------------------------------------------------------------
 

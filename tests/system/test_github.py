@@ -1,4 +1,4 @@
-"""GitHub on real processes: the adapter dies at every named point, and each version is archived by exactly one commit."""
+"""GitHub on real processes: the adapter dies at every named point, and each version is one commit all the same."""
 
 from __future__ import annotations
 

@@ -19,6 +19,11 @@ PAGE = 200
 class GatewayError(ToldError):
     """The gateway refused, or could not be reached; the message is the problem document in words."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status of a refusal; None where nobody answered."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -76,7 +81,7 @@ class GatewayClient:
         answered = {name.lower(): value for name, value in response.getheaders()}
         answer = Answer(response.status, answered, _parse(raw))
         if not 200 <= answer.status < 300:
-            raise GatewayError(in_words(answer))
+            raise GatewayError(in_words(answer), answer.status)
         return answer
 
     def get(self, path: str, **query: Any) -> Any:
@@ -100,9 +105,17 @@ class GatewayClient:
         return str(self.call("POST", "/dev/token", body).body["access_token"])
 
     def decide(self, command_types: list[str], resource: Mapping[str, str], purpose: str) -> Any:
-        """Ask governance for a decision."""
+        """Ask governance for a decision on single commands."""
         action = {"command_types": command_types, "workflow": None}
-        body = {"action": action, "resource": dict(resource), "purpose": purpose, "evidence": [], "context": {}}
+        return self._decided(action, dict(resource), purpose)
+
+    def decide_workflow(self, name: str, version: int | None, purpose: str, resource: str | None = None) -> Any:
+        """Ask governance for a decision on a workflow; `resource` is a pattern over its business objects."""
+        action = {"command_types": [], "workflow": name, "version": version}
+        return self._decided(action, {"system": "workflow", "resource": resource or "*"}, purpose)
+
+    def _decided(self, action: dict[str, Any], resource: dict[str, str], purpose: str) -> Any:
+        body = {"action": action, "resource": resource, "purpose": purpose, "evidence": [], "context": {}}
         return self.call("POST", "/v1/decisions", body).body
 
     def capability(self, decision_id: str, max_uses: int, ttl_seconds: int) -> Any:
@@ -117,6 +130,24 @@ class GatewayClient:
         if wait_seconds:
             headers["Prefer"] = f"wait={wait_seconds}"
         return self.call("POST", "/v1/commands", body, headers=headers, bearer=capability, wait_seconds=wait_seconds)
+
+    def start(self, workflow: Mapping[str, Any], capability: str) -> Answer:
+        """Start a workflow; the same start key may be sent again at any time."""
+        body = {name: value for name, value in workflow.items() if name != "idempotency_key"}
+        headers = {"Idempotency-Key": json.dumps(str(workflow["idempotency_key"]))}
+        return self.call("POST", "/v1/workflows", body, headers=headers, bearer=capability)
+
+    def answer_approval(self, approval: Mapping[str, Any], verdict: str, reason: str) -> Any:
+        """Approve or reject exactly what an approval shows: its hash and its nonce go back as they came."""
+        body = {
+            "decision": verdict,
+            "nonce": approval["nonce"],
+            "content_sha256": approval["content_sha256"],
+            "reason": reason,
+        }
+        path = f"/v1/approvals/{quote(str(approval['approval_id']), safe='')}/decision"
+        headers = {"Idempotency-Key": json.dumps(f"{verdict}:{approval['approval_id']}")}
+        return self.call("POST", path, body, headers=headers).body
 
     def workflow_of(self, identifier: str) -> str:
         """The workflow of a workflow or command id."""

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -10,6 +9,7 @@ from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
 from trueup_adapters.tables import ATTEMPT, DOCUMENT, EFFECT
 from trueup_common.contracts.adapter import Document, DocumentsAway
+from trueup_common.contracts.shape import record
 from trueup_common.runtime.db import Connection, Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
@@ -17,7 +17,7 @@ from trueup_common.runtime.ports import StoreBusy, Transaction
 from trueup_common.runtime.rows import Rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Changes:
     """Everything that one transaction changed.
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
@@ -17,6 +18,7 @@ from trueup_common.runtime import tracing
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
 from trueup_gateway.core.acceptance import Accepted, Known, Replayed, Standing, Submission, Verdict, decide
+from trueup_gateway.core.artifact import ArtifactUseRow
 from trueup_gateway.core.case import DEFINITION, NewCase, first_claims, mandate_row, new_case
 from trueup_gateway.core.grants import question_of
 from trueup_gateway.core.refusal import Refused
@@ -164,6 +166,7 @@ class Acceptor:
             )
             rules = await self._rules.at(tx, rows.epoch)
             now = rows.moment.business
+            held = await _held(tx, submissions)
 
             def frozen(item: Submission) -> str | None:
                 return rules.freeze_of(_fields(item), now)
@@ -180,6 +183,7 @@ class Acceptor:
                     by_identity=rows.by_identity,
                     frozen=frozen,
                     permitted=permitted,
+                    held=held,
                 ),
             )
             accepted = [verdict for verdict in verdicts if isinstance(verdict, Accepted)]
@@ -190,6 +194,7 @@ class Acceptor:
                     for case, verdict in zip(cases, accepted, strict=True)
                 ]
                 await tx.save_cases(cases)
+                await _save_uses(tx, accepted, now)
                 await tx.post(outgoing)
             self._crash.reach("gateway-accept.before_commit")
         self.batches_count += 1
@@ -205,6 +210,26 @@ class Acceptor:
             )
             grant = self._keys.sign(accepted.submission.system, claims)
         return new_case(accepted, mandate, now=moment.business, real=moment.real, grant=grant)
+
+
+async def _held(tx: GatewayTransaction, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
+    """Of the artifacts that payloads are kept in, those that are there; they stay there until the commit."""
+    refs = [(item.tenant, item.payload_ref.artifact_id) for item in submissions if item.payload_ref is not None]
+    if not refs:
+        return frozenset()
+    rows = await tx.hold_artifacts([tenant for tenant, _ in refs], [artifact_id for _, artifact_id in refs])
+    return frozenset((row.tenant, row.artifact_id) for row in rows)
+
+
+async def _save_uses(tx: GatewayTransaction, accepted: Sequence[Accepted], now: datetime) -> None:
+    """Keep which artifacts the accepted commands need."""
+    uses = [
+        ArtifactUseRow(artifact_id=ref.artifact_id, command_id=item.command_id, tenant=item.tenant, first_at=now)
+        for item in (verdict.submission for verdict in accepted)
+        if (ref := item.payload_ref) is not None
+    ]
+    if uses:
+        await tx.save_artifact_uses(uses)
 
 
 def still_permitted(rules: Rules, item: Submission, standing: Standing) -> bool:

@@ -17,6 +17,7 @@ from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.health import QuietServer, listen
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.metrics import PROCESS, Reading
+from trueup_common.runtime.objects import ObjectStore
 from trueup_common.runtime.ports import Handler, StoreBusy
 from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.settings import Settings
@@ -231,6 +232,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         answer_subject=subject,
         publisher=context.publisher,
         watch=watch,
+        objects=ObjectStore(context.bus),
         dev_key=dev,
         governance_changed=publisher.wake,
     )

@@ -15,9 +15,11 @@ class PayloadSchemas:
     def __init__(self) -> None:
         self._validators: dict[str, Any] = {}
 
-    def errors(self, declaration: CommandDeclaration, payload: Any) -> list[tuple[str, str]]:
+    def errors(
+        self, declaration: CommandDeclaration, payload: Any, member: str = "payload"
+    ) -> list[tuple[str, str]]:
         """(pointer, detail) of every place that does not fit, without showing a value; empty where all fits."""
-        return self.errors_of(declaration.sha256, declaration.payload_schema, payload, "payload")
+        return self.errors_of(declaration.sha256, declaration.payload_schema, payload, member)
 
     def errors_of(self, name: str, schema: dict[str, Any], value: Any, member: str) -> list[tuple[str, str]]:
         """The same for any schema, known by `name`; pointers begin at the body's `member`."""

@@ -16,6 +16,15 @@ DEFAULT_TEXT: Final = (_POLICIES / "default.cedar").read_text(encoding="utf-8")
 TEXT_CHARACTERS_MAX: Final = 200_000
 _SCHEMA: Final = cedarpy.Schema.from_str(SCHEMA_TEXT)
 
+_NO_INTENT: Final[dict[str, Any]] = {
+    "command_type": "",
+    "effect_class": "READ",
+    "risk_score": 0,
+    "risk_level": "low",
+    "approved": False,
+}
+"""What policy sees of an act of a person, which is no intent: no effect and no risk."""
+
 
 class PolicyInvalid(ValueError):
     """A policy set that cannot be taken into force; `errors` say why."""
@@ -93,7 +102,7 @@ def _request(question: Question | Act) -> dict[str, Any]:
         "principal": {"type": "Subject", "id": question.subject},
         "action": {"type": "Action", "id": question.action},
         "resource": {"type": "Target", "id": f"{question.system}/{question.resource}"},
-        "context": dict(question.facts) if isinstance(question, Act) else _intent(question),
+        "context": {**_NO_INTENT, **dict(question.facts)} if isinstance(question, Act) else _intent(question),
     }
 
 

@@ -3,6 +3,7 @@
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, MetaData, Table, text
 
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_gateway.core.artifact import ArtifactRow, ArtifactUseRow
 from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
 from trueup_gateway.core.records import (
     CallRow,
@@ -146,5 +147,8 @@ OPERATOR_COMMAND = contract_table(
     key=("operator_command_id",),
     indexes=(Index("operator_command_target", "target_id"),),
 )
+
+ARTIFACT = contract_table(ArtifactRow, "artifact", METADATA, key=("artifact_id",))
+ARTIFACT_USE = contract_table(ArtifactUseRow, "artifact_use", METADATA, key=("artifact_id", "command_id"))
 
 mail_tables(METADATA)

@@ -1,13 +1,13 @@
 """What the handlers need of a transaction, and how PostgreSQL gives it: rows in bulk, changed by compare-and-set."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 import asyncpg
 
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
@@ -35,7 +35,7 @@ Identity = tuple[str, str, str]
 """(tenant, command type, business identity)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Holder:
     """A command that holds a key and perhaps a business identity."""
 

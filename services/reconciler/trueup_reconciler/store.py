@@ -8,6 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from pydantic import BaseModel
 
 from trueup_common.contracts.journal import ObligationRow
+from trueup_common.contracts.shape import record
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
@@ -29,7 +30,7 @@ class Changed(Generic[M]):
     moved: tuple[M, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Changes:
     """Everything that one transaction changed."""
 

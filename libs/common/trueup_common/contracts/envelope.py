@@ -6,14 +6,14 @@ guessed at: what passes here can neither break an insert nor a publication later
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
 from trueup_common.contracts.clean import clean_text
 from trueup_common.contracts.ids import is_tenant
-from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.shape import record, rfc3339
 
 REQUIRED: Final = ("ce-id", "ce-type", "ce-source", "ce-specversion", "ce-time", "ce-tenant")
 BROKEN: Final = "trueup.broken"
@@ -42,7 +42,7 @@ class EnvelopeBroken(ValueError):
     """A message whose headers do not name what it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Message:
     """One message. `id` is its identity for deduplication; `data` is the JSON body as bytes."""
 
@@ -65,7 +65,7 @@ class Message:
         return len(self.data) + HEADERS_BYTES_BOUND + len(self.causation_id or "") * 3 + named
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outgoing:
     """A message to be sent with the commit.
 

@@ -14,6 +14,10 @@ EVENTS: Final = "EVENTS"
 
 CATALOG_BUCKET: Final = "catalog"
 GOVERNANCE_BUCKET: Final = "governance"
+ARTIFACTS_BUCKET: Final = "artifacts"
+"""The object store: the gateway writes and reads it, adapters only read it."""
+ARTIFACTS_STREAM: Final = f"OBJ_{ARTIFACTS_BUCKET}"
+ARTIFACTS_BYTES_MAX: Final = 2 * 1024**3
 
 SERVICES: Final = ("gateway", "orchestrator", "adapters", "reconciler", "repair-planner")
 
@@ -148,6 +152,7 @@ _PUBLISHES: Final[dict[str, tuple[str, ...]]] = {
         "trueup.evt.gateway.>",
         GOVERNANCE_BEAT_SUBJECT,
         f"$KV.{GOVERNANCE_BUCKET}.>",
+        f"$O.{ARTIFACTS_BUCKET}.>",
     ),
     "orchestrator": (
         "trueup.task.*.execute.*",
@@ -199,6 +204,15 @@ def _watch_permissions(bucket: str) -> tuple[str, ...]:
     )
 
 
+_READS_ARTIFACTS: Final = ("gateway", "adapters")
+"""Reading is by direct gets alone, so that nobody needs a consumer for it."""
+
+
+def artifact_subjects() -> tuple[str, str]:
+    """Subjects of the object store: the pieces of its objects, and what each object is."""
+    return f"$O.{ARTIFACTS_BUCKET}.C.>", f"$O.{ARTIFACTS_BUCKET}.M.>"
+
+
 def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
     """What the broker user of `service` may do. `systems` are the adapters whose tasks it consumes."""
     own = [c for c in CONSUMERS if c.service == service]
@@ -215,6 +229,8 @@ def permissions(service: str, systems: tuple[str, ...] = ()) -> Permissions:
     publish += [f"$JS.API.STREAM.INFO.{stream.name}" for stream in STREAMS]
     for bucket in (CATALOG_BUCKET, GOVERNANCE_BUCKET):
         publish += _watch_permissions(bucket)
+    if service in _READS_ARTIFACTS:
+        publish += [f"$JS.API.DIRECT.GET.{ARTIFACTS_STREAM}", f"$JS.API.DIRECT.GET.{ARTIFACTS_STREAM}.>"]
     publish += ["_INBOX_admin.>"]  # answers to control requests (clock)
     subscribe = [
         f"{inbox_prefix(service)}.>",

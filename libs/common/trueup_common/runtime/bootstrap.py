@@ -28,12 +28,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import (
+    ARTIFACTS_BYTES_MAX,
+    ARTIFACTS_STREAM,
     CATALOG_BUCKET,
     CONSUMERS,
     DUE,
     GOVERNANCE_BUCKET,
     STREAMS,
     Consumer,
+    artifact_subjects,
     task_consumer,
 )
 from trueup_common.documents.faults import DocumentInvalid
@@ -189,8 +192,27 @@ async def bootstrap_bus(nats_url: str, systems: Iterable[str] | None = None, *, 
                 await js.key_value(bucket)
             except nats.js.errors.BucketNotFoundError:
                 await js.create_key_value(bucket=bucket, history=1, replicas=replicas)
+        await ensure_artifacts(js, replicas)
     finally:
         await client.close()
+
+
+async def ensure_artifacts(js: JetStreamContext, replicas: int) -> None:
+    """Create or update the object store of artifacts."""
+    config = StreamConfig(
+        name=ARTIFACTS_STREAM,
+        subjects=list(artifact_subjects()),
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        max_bytes=ARTIFACTS_BYTES_MAX,
+        allow_rollup_hdrs=True,
+        allow_direct=True,
+        num_replicas=replicas,
+    )
+    try:
+        await js.add_stream(config)
+    except nats.js.errors.BadRequestError:
+        await js.update_stream(config)
 
 
 async def ensure_consumer(js: JetStreamContext, consumer: Consumer) -> None:

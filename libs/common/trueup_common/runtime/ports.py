@@ -5,14 +5,14 @@ Nothing behind these ports may be awaited except through them: that is what lets
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 from trueup_common.contracts.envelope import Message, Outgoing
+from trueup_common.contracts.shape import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Moment:
     """The time of a batch, read once with its claim: business time for deadlines and waits, real time for leases."""
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import Table
 
-from trueup_common.contracts.shape import json_bytes
+from trueup_common.contracts.shape import json_bytes, record
 from trueup_common.runtime.ports import VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
@@ -27,7 +26,7 @@ def _document(rows: Iterable[BaseModel], columns: Sequence[str]) -> str:
     ).decode()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Write:
     """One part of a statement that writes several tables at once: what to write, and how many rows must come of it.
 

@@ -45,6 +45,10 @@ class Settings(BaseSettings):
     window_slots: int = Field(default=256, ge=1, description="operations in flight per tenant and system, at most")
     body_bytes_max: int = Field(default=1024 * 1024, ge=1024, description="largest request body")
     payload_bytes_max: int = Field(default=256 * 1024, ge=1024, description="largest command payload")
+    kept_payload_bytes_max: int = Field(
+        default=8 * 1024**2, ge=1024, description="largest command payload that is given as an artifact"
+    )
+    artifact_bytes_max: int = Field(default=16 * 1024**2, ge=1024, description="largest artifact")
     accept_queue_max: int = Field(default=2000, ge=1, description="requests waiting to be accepted")
     log_level: str = Field(default="INFO", description="log level")
     otlp_endpoint: str = Field(default="", description="OTLP/HTTP endpoint for traces; empty = traces stay local")

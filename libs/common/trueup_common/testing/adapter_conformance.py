@@ -13,7 +13,7 @@ the tests then run against its own stand-in of the external system.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Protocol
@@ -27,7 +27,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import attempt_id, new_id
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import fill, take
-from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
+from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
 from trueup_common.contracts.task import Operation, ProbeElement
 from trueup_common.contracts.task import Target as TaskTarget
 
@@ -200,26 +200,30 @@ class Bench:
 
 
 class AdapterConformance:
-    """Subclass it, set `command_types`, and give a fixture `world`."""
+    """Subclass it, set `command_types` and, where there are any, `read_types`, and give a fixture `world`."""
 
     command_types: ClassVar[tuple[str, ...]] = ()
+    read_types: ClassVar[tuple[str, ...]] = ()
+    """Types of the class READ: they cause no effect, so what "writes" says in the world means their first read."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per command type."""
-        if "command_type" in metafunc.fixturenames:
-            metafunc.parametrize("command_type", self.command_types)
+        for name, types in (("command_type", self.command_types), ("read_type", self.read_types)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, types)
 
     async def test_declarations_are_pure_data(self, world: ConformanceWorld) -> None:
         """Requirements: X8. Declarations survive a trip through JSON, keep their hash, and refer to each other."""
         declarations = world.adapter.declarations
         types = [declaration.type for declaration in declarations]
         assert len(set(types)) == len(types)
-        assert set(self.command_types) == set(types), "every command type is under test"
+        assert {*self.command_types, *self.read_types} == set(types), "every command type is under test"
         for declaration in declarations:
             again = CommandDeclaration.model_validate_json(declaration.model_dump_json())
             assert again == declaration
             assert again.sha256 == declaration.sha256
             assert declaration.system == world.adapter.system
+            assert (declaration.type in self.read_types) == (declaration.effect_class is EffectClass.READ)
             for mapping in (declaration.compensation, declaration.repair):
                 assert mapping is None or mapping.command_type in types
             assert all(item.normaliser in NORMALISERS for item in declaration.establishes)
@@ -396,4 +400,85 @@ class AdapterConformance:
         for observation in await bench.probe(outcome.result):
             assert observation.verdict is ProbeVerdict.MISSING
             assert observation.proof_of_access
+        await bench.target.close()
+
+    async def test_a_read_changes_nothing_and_is_repeated_freely(self, world: ConformanceWorld, read_type: str) -> None:
+        """Requirements: X4, E3. A read is no effect: it leaves nothing to find, so it is proved absent and done again.
+
+        It brings nothing about, so nothing has to be verified or compensated.
+        """
+        bench = await Bench.set_up(world, read_type)
+        assert bench.declaration.establishes == ()
+        assert bench.declaration.compensation is None
+        before = await world.effects_count()
+        first = await bench.perform()
+        assert first.status is ReceiptStatus.CONFIRMED, first
+        finding = await bench.find()
+        assert (finding.verdict, finding.proof_of_access) == (FindVerdict.MISSING, True), finding
+        again = await bench.perform()
+        assert again.status is ReceiptStatus.CONFIRMED, again
+        assert set(again.result or {}) == set(first.result or {})
+        assert await world.effects_count() == before
+        await bench.target.close()
+
+    async def test_a_read_without_an_answer_is_no_success(self, world: ConformanceWorld, read_type: str) -> None:
+        """Requirements: X4, X5, X6. Lost, cut, failing or unreadable: never confirmed, never final; then it is read."""
+        for disturb in (world.lose_answer, world.drop_request, self._failing(world), world.answer_unreadably):
+            # A new target each time: over a connection that was used before, a client may read again by itself.
+            bench = await Bench.set_up(world, read_type)
+            before = await world.effects_count()
+            await disturb()
+            outcome = await bench.perform()
+            assert outcome.status is not ReceiptStatus.CONFIRMED, outcome
+            assert outcome.error_class in (ErrorClass.TRANSIENT, ErrorClass.UNKNOWN), outcome
+            assert (await bench.find()).verdict is FindVerdict.MISSING
+            assert (await bench.perform()).status is ReceiptStatus.CONFIRMED
+            assert await world.effects_count() == before
+            await bench.target.close()
+
+    @staticmethod
+    def _failing(world: ConformanceWorld) -> Callable[[], Awaitable[None]]:
+        return lambda: world.answer(500, {}, {"error": "oops"})
+
+    async def test_a_read_is_classified(self, world: ConformanceWorld, read_type: str) -> None:
+        """Requirements: X5. Busy is transient and says when to come back; a refused credential is permanent."""
+        bench = await Bench.set_up(world, read_type)
+        await world.answer(429, {"retry-after": "7"}, {"error": "slow down"})
+        outcome = await bench.perform()
+        assert (outcome.status, outcome.error_class) == (ReceiptStatus.REJECTED, ErrorClass.TRANSIENT), outcome
+        assert outcome.retry_after_seconds == 7
+        for status, code in ((401, "unauthenticated"), (403, "forbidden")):
+            await world.answer(status, {}, {"error": "no"})
+            outcome = await bench.perform()
+            assert (outcome.status, outcome.error_class) == (ReceiptStatus.REJECTED, ErrorClass.PERMANENT), outcome
+            assert outcome.error_code == code
+        await bench.target.close()
+
+    async def test_a_read_out_of_reach_or_time_sends_nothing(self, world: ConformanceWorld, read_type: str) -> None:
+        """Requirements: X5, E5. Nothing listens, or `send_by` has passed: the service knows that nothing was done."""
+        bench = await Bench.set_up(world, read_type)
+        away = world.adapter.open(world.unreachable)
+        outcome = await away.perform(call_of(bench.operation, bench.declaration, bench.sending))
+        assert (outcome.status, outcome.error_class) == (ReceiptStatus.REJECTED, ErrorClass.TRANSIENT), outcome
+        assert bench.sending.sends_count == 0
+        assert (await bench.find(away)).verdict is FindVerdict.UNKNOWN
+        await away.close()
+        bench.sending.slot_lost = True
+        with pytest.raises(SlotLost):
+            await bench.perform()
+        await bench.target.close()
+
+    async def test_a_read_needs_its_own_credential(self, world: ConformanceWorld, read_type: str) -> None:
+        """Requirements: E4. The read account alone reads; where it sees nothing, nothing is confirmed or missing."""
+        bench = await Bench.set_up(world, read_type)
+        if world.unreadable is not None:
+            blind = world.adapter.open(world.unreadable)
+            outcome = await blind.perform(call_of(bench.operation, bench.declaration, bench.sending))
+            assert outcome.status is ReceiptStatus.REJECTED, outcome
+            assert (await bench.find(blind)).verdict is FindVerdict.UNKNOWN
+            await blind.close()
+        await world.deny_reads()
+        assert (await bench.perform()).status is ReceiptStatus.REJECTED
+        assert (await bench.find()).verdict is FindVerdict.UNKNOWN
+        await world.heal()
         await bench.target.close()

@@ -22,6 +22,7 @@ from trueup_common.contracts.adapter import Outcome
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import attempt_id as derive_attempt_id
 from trueup_common.contracts.observation import Finding
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import Findability, FindVerdict, ReceiptStatus
 from trueup_common.contracts.task import Receipt
 
@@ -44,7 +45,7 @@ class Purpose(StrEnum):
     SCAN = "scan"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attempt:
     """One transmission as it was committed."""
 

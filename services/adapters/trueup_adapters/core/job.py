@@ -9,10 +9,11 @@ from trueup_common.contracts.adapter import Outcome
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.observation import Finding, Observation
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.task import FindTask, ProbeTask
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendJob:
     """Transmit one attempt. `row` is the ledger row as committed; `send_by_seconds` is monotonic time."""
 
@@ -45,7 +46,7 @@ class ProbeJob:
 Job = SendJob | LookJob | ProbeJob
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sent:
     """What an attempt came to."""
 
@@ -72,7 +73,7 @@ class Probed:
 Finished = Sent | Looked | Probed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FinishedMessage(Message):
     """A finished job on its way into the second loop. `data` is only a note for the quarantine."""
 

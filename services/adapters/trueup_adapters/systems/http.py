@@ -81,7 +81,7 @@ def is_public(address: str) -> bool:
     return (mapped or parsed).is_global and not parsed.is_multicast
 
 
-class _CheckedResolver(AbstractResolver):
+class CheckedResolver(AbstractResolver):
     """Resolves names and refuses those that lead to a private address, however they are spelt."""
 
     def __init__(self, *, allow_private: bool) -> None:
@@ -191,7 +191,7 @@ class HttpTarget:
                 "set allow_private_network to allow that"
             )
         self._base = base_url.rstrip("/")
-        self._allow_private = connection.allow_private_network
+        self.allow_private = connection.allow_private_network
         self._limit = connection.max_concurrency
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=timeout_seconds
@@ -203,7 +203,7 @@ class HttpTarget:
         connector = aiohttp.TCPConnector(
             limit=2 * self._limit,  # a read-back or look-up never waits behind writes
             keepalive_timeout=IDLE_SECONDS,
-            resolver=_CheckedResolver(allow_private=self._allow_private),
+            resolver=CheckedResolver(allow_private=self.allow_private),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,

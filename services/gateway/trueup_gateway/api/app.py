@@ -18,6 +18,7 @@ from trueup_common.runtime.metrics import observe_http
 from trueup_common.runtime.tracing import current_traceparent, new_traceparent, valid_traceparent
 from trueup_gateway.api import (
     approvals,
+    artifacts,
     capabilities,
     catalog,
     commands,
@@ -65,6 +66,7 @@ _MODULES: Final = (
     signals,
     operations,
     exceptions,
+    artifacts,
     catalog,
     controls,
     policies,

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_common.contracts import ids
-from trueup_common.contracts.canonical import canonical, fingerprint, sha256_hex
+from trueup_common.contracts.canonical import fingerprint
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.tracing import trace_id_of
+from trueup_gateway.api.contents import Content, inline, kept, kept_bytes
 from trueup_gateway.api.gateway import Gateway, gateway_of, unknown
 from trueup_gateway.api.http import (
     Body,
@@ -36,6 +37,7 @@ from trueup_gateway.api.problems import document, instance_of
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, header_parameter, key_parameter, path_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core.acceptance import Accepted, Edge, Replayed, Submission, identity_of
+from trueup_gateway.core.artifact import ID_PATTERN
 from trueup_gateway.core.capability import Request as Asked
 from trueup_gateway.core.capability import check_request
 from trueup_gateway.core.case import STEP_ID
@@ -65,7 +67,10 @@ class CommandRequest(Body):
 
     command_type: Name
     target: TargetWanted
-    payload: Any = Field(description="Fits the type's `payload_schema` (see the catalog).")
+    payload: Any = Field(default=None, description="Fits the type's `payload_schema` (see the catalog).")
+    payload_ref: Annotated[str, Field(pattern=ID_PATTERN)] | None = Field(
+        default=None, description="In place of `payload`: the artifact that holds it as JSON."
+    )
     deadline: Timestamp | None = None
     correlation_id: Name | None = None
 
@@ -125,6 +130,7 @@ class CommandAnswer(OpenBody):
     target_system: str
     target_resource: str
     payload: Any
+    payload_ref: dict[str, Any] | None
     idempotency_key: str
     request_fingerprint: str
     receipt: dict[str, Any] | None
@@ -166,10 +172,35 @@ def links_of(command_id: str, workflow_id: str) -> dict[str, str]:
     }
 
 
-def submission_of(
+async def submission_of(
     gateway: Gateway, claims: CapabilityClaims, key: str, wanted: CommandRequest, traceparent: str | None
 ) -> Submission:
-    """Every check that needs no row: existence, authority as signed, schema. Raises Refused."""
+    """Every check that needs no row of authority, on the payload wherever it is. Raises Refused."""
+    artifact_id = wanted.payload_ref
+    if artifact_id is None:
+        if "payload" not in wanted.model_fields_set:
+            raise invalid([("/payload", "Field required")])
+        return _checked(gateway, claims, key, wanted, traceparent, inline(gateway, wanted.payload))
+    if "payload" in wanted.model_fields_set:
+        raise invalid([("/payload_ref", "stands in place of the payload; give one of both")])
+    async with gateway.loading:
+        row, raw = await kept_bytes(gateway, claims.tenant, artifact_id)
+
+        def work() -> Submission:
+            return _checked(gateway, claims, key, wanted, traceparent, kept(gateway, row, raw))
+
+        return await asyncio.to_thread(work)  # megabytes keep a processor busy for longer than others should wait
+
+
+def _checked(  # noqa: PLR0917 - one request, its payload and who asks
+    gateway: Gateway,
+    claims: CapabilityClaims,
+    key: str,
+    wanted: CommandRequest,
+    traceparent: str | None,
+    content: Content,
+) -> Submission:
+    """Existence, authority as signed, schema. Raises Refused."""
     target = wanted.target
     if claims.workflow is not None:
         raise forbidden("scope", "This capability lets a workflow start, not single commands.")
@@ -180,18 +211,13 @@ def submission_of(
     if not gateway.catalog.has_connection(claims.tenant, target.system):
         where = [("/target/system", "unknown")]
         raise unknown(gateway, Refused("unknown-system", "This tenant has no connection to this system.", errors=where))
-    try:
-        plain = canonical(wanted.payload)
-    except ValueError:
-        raise invalid([("/payload", "has no canonical form")]) from None
-    payload_sha256 = sha256_hex(plain)
     asked = Asked(
         tenant=claims.tenant,
         command_type=wanted.command_type,
         permission=declaration.permission,
         system=target.system,
         resource=target.resource,
-        payload_sha256=payload_sha256,
+        payload_sha256=content.payload_sha256,
         expected_version=target.expected_version,
     )
     refused = check_request(
@@ -207,22 +233,22 @@ def submission_of(
         raise refused
     if declaration.system != target.system:
         raise forbidden("resource", "The command type does not belong to this system.")
-    _check_fit(gateway, declaration, wanted, len(plain))
+    _check_fit(gateway, declaration, wanted, content)
     target_value = {"system": target.system, "resource": target.resource, "expected_version": target.expected_version}
     workflow_id = ids.new_id("wf")
     return Submission(
         tenant=claims.tenant,
         key=key,
-        fingerprint=fingerprint(wanted.command_type, target_value, wanted.payload),
-        identity=identity_of(declaration, target_value, wanted.payload),
+        fingerprint=fingerprint(wanted.command_type, target_value, content.payload),
+        identity=identity_of(declaration, target_value, content.payload),
         capability_id=claims.capability_id,
         command_type=wanted.command_type,
         declaration=declaration,
         system=target.system,
         resource=target.resource,
         expected_version=target.expected_version,
-        payload=wanted.payload,
-        payload_sha256=payload_sha256,
+        payload=content.going_on(gateway, declaration),
+        payload_sha256=content.payload_sha256,
         workflow_id=workflow_id,
         saga_id=ids.new_id("saga"),
         command_id=ids.command_id(workflow_id, STEP_ID, 1),
@@ -230,18 +256,19 @@ def submission_of(
         correlation_id=wanted.correlation_id,
         traceparent=traceparent,
         trace_id=trace_id_of(traceparent),
+        payload_ref=content.ref,
     )
 
 
-def _check_fit(gateway: Gateway, declaration: CommandDeclaration, wanted: CommandRequest, size_bytes: int) -> None:
+def _check_fit(gateway: Gateway, declaration: CommandDeclaration, wanted: CommandRequest, content: Content) -> None:
     """Raise Refused where a request does not fit what its type declares."""
-    if size_bytes > gateway.settings.payload_bytes_max:
-        raise Refused("too-large", f"The payload has more than {gateway.settings.payload_bytes_max} bytes.")
+    if content.size_bytes > content.bytes_max:
+        raise Refused("too-large", f"The payload has more than {content.bytes_max} bytes.")
     if declaration.expected_version == "required" and wanted.target.expected_version is None:
         raise invalid([("/target/expected_version", "is required by this command type")])
     if declaration.expected_version == "none" and wanted.target.expected_version is not None:
         raise invalid([("/target/expected_version", "has no meaning for this command type")])
-    errors = gateway.payloads.errors(declaration, wanted.payload)
+    errors = gateway.payloads.errors(declaration, content.payload, content.member)
     if errors:
         raise invalid(errors)
 
@@ -252,7 +279,7 @@ async def submit(request: Request) -> Response:
     claims = capability_of(request, gateway)
     value = await read_json(request, gateway)
     key = idempotency_key(request)
-    submission = submission_of(
+    submission = await submission_of(
         gateway, claims, key, fit(CommandRequest, value), request.scope.get("trueup.traceparent")
     )
     seconds = wait_seconds(request, WAIT_SECONDS_MAX)
@@ -344,7 +371,7 @@ async def submit_batch(request: Request) -> Response:
     waiting: list[tuple[int, Submission, asyncio.Future[Any]]] = []
     for position, item in enumerate(items):
         try:
-            submission = _item_submission(gateway, claims, item, request.scope.get("trueup.traceparent"))
+            submission = await _item_submission(gateway, claims, item, request.scope.get("trueup.traceparent"))
             waiting.append((position, submission, gateway.acceptor.enqueue(submission)))
         except Refused as refused:
             results[position] = document(refused, instance_of(request.scope))
@@ -370,11 +397,13 @@ def _items(value: Any) -> list[Any]:
     return items
 
 
-def _item_submission(gateway: Gateway, claims: CapabilityClaims, item: Any, traceparent: str | None) -> Submission:
+async def _item_submission(
+    gateway: Gateway, claims: CapabilityClaims, item: Any, traceparent: str | None
+) -> Submission:
     if isinstance(item, dict) and not item.get("idempotency_key"):
         raise Refused("idempotency-key-missing", "This command needs an idempotency_key that names the intent.")
     wanted = fit(BatchItem, item)
-    return submission_of(gateway, claims, key_of(wanted.idempotency_key), wanted, traceparent)
+    return await submission_of(gateway, claims, key_of(wanted.idempotency_key), wanted, traceparent)
 
 
 def _batch_body(submission: Submission, verdict: Accepted | Replayed) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from trueup_gateway.api.intents import Intent, declarations_of, workflow_intent
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
+from trueup_gateway.core.artifact import check_evidence, named_in
 from trueup_gateway.core.policy import Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
 from trueup_gateway.core.refusal import forbidden, invalid
@@ -182,6 +183,14 @@ async def _intent(gateway: Gateway, tx: GatewayTransaction, tenant: str, wanted:
     return Intent(tuple(declarations), resource.system, resource.resource)
 
 
+async def _check_evidence(tx: GatewayTransaction, tenant: str, wanted: DecisionRequest) -> None:
+    """Raise Refused where evidence names an artifact that is not the tenant's, or has another hash."""
+    told = [(item.ref, item.sha256) for item in wanted.evidence]
+    names = named_in(told)
+    rows = await tx.hold_artifacts([tenant] * len(names), names) if names else []
+    check_evidence(told, rows)
+
+
 async def create(request: Request) -> Response:
     """Ask for a decision on an intent: its risk is assessed, policy is evaluated, and the whole trace is kept."""
     gateway = gateway_of(request)
@@ -189,6 +198,7 @@ async def create(request: Request) -> Response:
     wanted = await read_model(request, gateway, DecisionRequest)
     trace_id = trace_id_of(request.scope.get("trueup.traceparent"))
     async with gateway.store.transaction() as tx:
+        await _check_evidence(tx, caller.tenant, wanted)
         intent = await _intent(gateway, tx, caller.tenant, wanted)
         row = await _decide(gateway, tx, caller, wanted, intent, trace_id)
         row = await approvals.ask(tx, row)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock
 from trueup_common.runtime.health import ReadyCheck
+from trueup_common.runtime.objects import Objects
 from trueup_common.runtime.ports import Publisher, Store
 from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
@@ -40,7 +41,10 @@ class Gateway:
     answer_subject: str
     publisher: Publisher
     watch: CaseWatch
+    objects: Objects
     dev_key: SigningKey | None = None
+    loading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+    """How many kept payloads are in memory at once."""
     payloads: PayloadSchemas = field(default_factory=PayloadSchemas)
     governance_changed: Callable[[], None] = lambda: None
     ready: list[ReadyCheck] = field(default_factory=list)

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -98,11 +98,31 @@ def reader_of(caller: Caller) -> Reader:
 # What is accepted
 
 
-async def read_bytes(request: Request, bytes_max: int) -> bytes:
-    """The whole body, once and bounded. Raises Refused, and ClientDisconnect where the client went away."""
+async def body_pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
+    """The body as it comes, bounded. Raises Refused, and ClientDisconnect where the client went away."""
+    _check_declared(request, bytes_max)
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+        yield piece
+        more = message.get("more_body", False)
+
+
+def _check_declared(request: Request, bytes_max: int) -> None:
     declared = header_values(request, b"content-length")
     if declared and declared[0].isdigit() and (len(declared[0]) > 18 or int(declared[0]) > bytes_max):
         raise _too_large(bytes_max)
+
+
+async def read_bytes(request: Request, bytes_max: int) -> bytes:
+    """The whole body, once and bounded. Raises Refused, and ClientDisconnect where the client went away."""
+    _check_declared(request, bytes_max)
     chunks: list[bytes] = []
     size, more = 0, True
     while more:

@@ -176,9 +176,10 @@ async def _admit(  # noqa: PLR0917 - one act and everything that it rests on
         view.tenant,
         subject=caller.subject,
         tenant=caller.tenant,
-        roles=caller.roles,
+        held=caller.roles,
         own=view.subject == caller.subject,
     )
+    control.check_operator(act)
     admitted = await authorize(gateway, tx, caller, act, request, now)
     allowed = control.ALLOWED[InstanceStatus(view.status)]
     if wanted.action not in allowed:

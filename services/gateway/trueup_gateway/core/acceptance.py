@@ -12,16 +12,18 @@ from typing import Any, Final
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.pointer import Absent, resolve
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import CompensationState, OperationState
+from trueup_common.contracts.task import PayloadRef
 from trueup_gateway.core.capability import check_standing
 from trueup_gateway.core.records import DecisionRow
-from trueup_gateway.core.refusal import Refused, forbidden, unauthorized
+from trueup_gateway.core.refusal import Refused, forbidden, invalid, unauthorized
 
 DEADLINE_SECONDS: Final = 3600
 DEADLINE_SECONDS_MAX: Final = 30 * 86400
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submission:
     """One request that passed every check that needs no row. Ids are made with it."""
 
@@ -45,9 +47,11 @@ class Submission:
     traceparent: str | None = None
     trace_id: str | None = None
     reply_to: str | None = None
+    payload_ref: PayloadRef | None = None
+    """Where the whole payload is kept; `payload` is then the reduced one, and the hashes are those of the whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Standing:
     """A capability's row as locked, with the decision it hangs on."""
 
@@ -60,7 +64,7 @@ class Standing:
     decision: DecisionRow
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edge:
     """What a key or an identity of a tenant stands for already."""
 
@@ -74,7 +78,7 @@ class Edge:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Accepted:
     """A new command; `deadline_at` is its effective deadline."""
 
@@ -106,6 +110,8 @@ class Known:
     by_identity: Mapping[tuple[str, str], Edge]
     frozen: Callable[[Submission], str | None]
     permitted: Callable[[Submission, Standing], bool]
+    held: frozenset[tuple[str, str]] = frozenset()
+    """Artifacts, as (tenant, id), that are there and that nobody can delete during this transaction."""
 
 
 def decide(submissions: Sequence[Submission], known: Known) -> list[Verdict]:
@@ -167,6 +173,9 @@ def _one(
                 f"The command {owner.command_id} owns this business identity.",
                 extra={"command_id": owner.command_id, "workflow_id": owner.workflow_id},
             )
+    ref = submission.payload_ref
+    if ref is not None and (submission.tenant, ref.artifact_id) not in known.held:
+        return invalid([("/payload_ref", "there is no such artifact")])
     latest = known.now + timedelta(seconds=DEADLINE_SECONDS_MAX)
     deadline_at = submission.deadline_at or known.now + timedelta(seconds=DEADLINE_SECONDS)
     if deadline_at <= known.now:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from trueup_common.contracts.events import ApprovalAsked, ApprovalDecided
+from trueup_common.contracts.shape import record
 from trueup_gateway.core import roles
 from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.policy import Act
@@ -142,7 +143,7 @@ def told(row: ApprovalRow) -> ApprovalDecided:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """What a person answers: for exactly this content, under exactly this nonce."""
 

@@ -1,6 +1,5 @@
 """The rows and the message that an acceptance makes, all from one verdict: edge, mandate, first view, StartCase."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -8,6 +7,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import Mandate, StartCase
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Target
 from trueup_gateway.core.acceptance import Accepted
@@ -21,7 +21,7 @@ GRANT_SLACK_SECONDS: Final = 60
 """How long a grant of acceptance may wait for its dispatch and still cover the attempt."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewCase:
     """Everything that one acceptance stores and sends."""
 
@@ -120,6 +120,7 @@ def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: dateti
         ),
         payload=submission.payload,
         payload_sha256=submission.payload_sha256,
+        payload_ref=submission.payload_ref,
         request_fingerprint=submission.fingerprint,
         idempotency_key=submission.key,
         deadline_at=accepted.deadline_at,
@@ -172,6 +173,7 @@ def _received(accepted: Accepted, mandate: MandateRow, now: datetime) -> Receive
         "expected_version": submission.expected_version,
         "payload": submission.payload,
         "payload_sha256": submission.payload_sha256,
+        "payload_ref": submission.payload_ref,
         "idempotency_key": submission.key,
         "identity": submission.identity,
         "request_fingerprint": submission.fingerprint,

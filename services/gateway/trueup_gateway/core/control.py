@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
+from trueup_gateway.core import roles
 from trueup_gateway.core.policy import Act
+from trueup_gateway.core.refusal import forbidden
 
 OPERATE: Final = "operate"
 CANCEL: Final = "CANCEL"
@@ -31,19 +33,28 @@ OVERTAKEN: Final = "overtaken"
 
 
 def operation(
-    action: str, workflow_id: str, target_tenant: str, *, subject: str, tenant: str, roles: tuple[str, ...], own: bool
+    action: str, workflow_id: str, target_tenant: str, *, subject: str, tenant: str, held: tuple[str, ...], own: bool
 ) -> Act:
     """The act that policy is asked about."""
     return Act(
         subject=subject,
         tenant=tenant,
-        roles=roles,
+        roles=held,
         action=OPERATE,
         target_tenant=target_tenant,
         system="trueup",
         resource=f"workflow/{workflow_id}",
         facts=(("operation", action), ("own", own)),
     )
+
+
+def check_operator(act: Act) -> None:
+    """The floor below any policy: operators, and agents that cancel their own case. Raises Refused."""
+    if roles.may(act.roles, roles.OPERATE):
+        return
+    facts = dict(act.facts)
+    if not (roles.may(act.roles, roles.CANCEL_OWN) and facts["own"] and facts["operation"] == CANCEL):
+        raise forbidden("role", f"This needs one of the roles {roles.needed(roles.OPERATE)}.")
 
 
 def state_of(action: str, instance: Mapping[str, Any], *, heard: bool) -> str:

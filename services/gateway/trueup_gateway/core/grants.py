@@ -15,6 +15,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import GrantRequest
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import EFFECT_CLASS_RANK, EffectClass, RiskLevel
 from trueup_gateway.core.capability import covers
 from trueup_gateway.core.person_records import ApprovalRow
@@ -28,7 +29,7 @@ CONTENT: Final = "content_sha256"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Facts:
     """What the rows say about one proposed attempt.
 

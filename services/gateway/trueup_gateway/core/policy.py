@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import EffectClass, RiskLevel
 
 EXECUTE: Final = "execute"
@@ -20,7 +21,7 @@ DENIED: Final = "denied"
 STRICTNESS: Final = (APPROVED, APPROVAL_REQUIRED, DENIED)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Question:
     """May this subject do this to that target?"""
 
@@ -52,7 +53,7 @@ class Act:
     facts: tuple[tuple[str, str | bool], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """What the engine said. `policies` are the ids of the policies that determined it."""
 

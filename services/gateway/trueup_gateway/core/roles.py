@@ -15,6 +15,10 @@ APPROVE: Final = "approve"
 READ_APPROVALS: Final = "read_approvals"
 SIGNAL_OWN: Final = "signal_own"
 SIGNAL_TENANT: Final = "signal_tenant"
+OPERATE: Final = "operate"
+CANCEL_OWN: Final = "cancel_own"
+STORE_ARTIFACT: Final = "store_artifact"
+DELETE_ARTIFACT: Final = "delete_artifact"
 
 ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor")
 
@@ -31,6 +35,10 @@ RIGHTS: Final[dict[str, frozenset[str]]] = {
     READ_APPROVALS: frozenset({"approver", "viewer", "operator", "auditor"}),
     SIGNAL_OWN: frozenset({"agent"}),
     SIGNAL_TENANT: frozenset({"operator"}),
+    STORE_ARTIFACT: frozenset({"agent", "operator"}),
+    DELETE_ARTIFACT: frozenset({"operator"}),
+    OPERATE: frozenset({"operator"}),
+    CANCEL_OWN: frozenset({"agent"}),
 }
 
 

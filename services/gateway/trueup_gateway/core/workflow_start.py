@@ -175,7 +175,7 @@ def new_workflow(
     """All rows of an accepted start and its message, under a mandate as wide as the document and no wider."""
     deadline_at = rules.now + plan.document.lifetime
     mandate = _mandate(request, standing, plan, rules, deadline_at)
-    carried = Mandate.trusted(**{name: getattr(mandate, name) for name in Mandate.model_fields})
+    carried = Mandate(**{name: getattr(mandate, name) for name in Mandate.model_fields})
     start = _start(request, plan, carried, rules.now, deadline_at, revises)
     edge = EdgeRow(
         tenant=request.tenant,

@@ -6,6 +6,7 @@ deadlock.
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_gateway.store.acceptance import AcceptanceSql, AcceptRows, KeyTaken, lock_timed_out
+from trueup_gateway.store.artifacts import ArtifactReads, ArtifactSql
 from trueup_gateway.store.authority import AuthoritySql, GovernanceSql
 from trueup_gateway.store.people import PeopleReads, PeopleSql
 from trueup_gateway.store.reads import CoreReads
@@ -25,13 +26,13 @@ __all__ = [
 ]
 
 
-class GatewayTransaction(AcceptanceSql, AuthoritySql, GovernanceSql, PeopleSql, ViewsSql, WorkflowSql):
+class GatewayTransaction(AcceptanceSql, ArtifactSql, AuthoritySql, GovernanceSql, PeopleSql, ViewsSql, WorkflowSql):
     """One transaction of the gateway."""
 
     service = "gateway"
 
 
-class GatewayReads(PeopleReads, WorkflowReads, CoreReads):
+class GatewayReads(ArtifactReads, PeopleReads, WorkflowReads, CoreReads):
     """Everything that the API reads."""
 
 

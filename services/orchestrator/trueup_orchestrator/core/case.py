@@ -9,6 +9,7 @@ from typing import Protocol
 
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import RiskLevel
 
 
@@ -38,7 +39,7 @@ class Terms:
     """How long to wait for a settlement before asking for it again (business time)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Authority:
     """What governance says of one operation right now."""
 
@@ -55,7 +56,7 @@ class Authority:
         return "governance_stale" if self.stale and risk in (RiskLevel.HIGH, RiskLevel.CRITICAL) else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """One case as stored. `obligations` are the open ones; `unpublished` is history that no durable event carried.
 
@@ -73,7 +74,7 @@ class Case:
         return self.operations[0]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decision:
     """What is to be stored and sent in one commit. Rows that did not change are not listed.
 

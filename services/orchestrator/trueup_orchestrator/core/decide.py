@@ -12,6 +12,7 @@ from trueup_common.contracts.events import (
     Settlement,
     SignalReceived,
 )
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.task import Receipt, RunningAttempt
 from trueup_orchestrator.core.case import Authority, Case, Decision, Moment, Terms
 from trueup_orchestrator.core.control import fold_control
@@ -54,7 +55,7 @@ class Woken:
     """Time has come to look at the case as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatch:
     """The window admits the queued operation."""
 

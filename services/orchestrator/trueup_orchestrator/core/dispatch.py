@@ -6,14 +6,15 @@ tenant and no target starves another; within a pair the oldest goes first.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from trueup_common.contracts.shape import record
 
 Pair = tuple[str, str]
 """(tenant, system)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """How full one pair is. `locked` is True where this transaction alone decides for the pair right now."""
 
@@ -22,7 +23,7 @@ class Load:
     queued: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """A queued operation that could go out."""
 

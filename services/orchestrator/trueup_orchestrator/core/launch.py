@@ -4,7 +4,6 @@ The task goes out directly where the grant from acceptance still covers the atte
 gateway mints the grant and publishes it. Either way the lease is held from here on.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import GrantRefused, GrantRequest, Mandate
 from trueup_common.contracts.ids import attempt_id
 from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import ErrorClass, OperationState
 from trueup_common.contracts.task import ExecuteTask, Operation, Target
 from trueup_common.contracts.topology import grant_subject, task_subject
@@ -25,7 +25,7 @@ from trueup_orchestrator.core.retry import DEADLINE_PASSED, Exhausted, latest_st
 _TICK: Final = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AcceptanceGrant:
     """The grant that came with the command; good for the first attempt only."""
 

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from trueup_devkit.sandbox.faults import Interference, interference
 from trueup_devkit.sandbox.store import Change, Document, Effect, Store
 from trueup_devkit.sandbox.system import Refusal
+from trueup_devkit.sandbox.systems.web import WEB, web_answer
 from trueup_devkit.sandbox.systems.wordpress_posts import (
     REGISTERED_META,
     REWRITABLE,
@@ -103,6 +104,8 @@ class WordPress:
 
     async def _answer(self, request: Request) -> Response:
         site, _, rest = request.scope["path"].lstrip("/").partition("/")
+        if site == WEB:
+            return web_answer(rest, request.method, self._url)
         if site not in SITES:
             return Response("no such site", 404, media_type="text/plain")
         disturbed = interference(request.scope)

@@ -1,4 +1,4 @@
-"""The command types of WordPress: declaration, perform and find of each together, so adding one touches this file.
+"""The command types of WordPress: declaration, perform and find of each together, so adding one touches this file
 
 A post carries every operation on it as a marker at the end of its content, a draft carries its identity in the slug as
 well. A slug is not a lock: look up before creating, compare the slug that came back, and touch nothing of others. Where
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from trueup_adapters.systems.http import Answer, TransportFailed
+from trueup_adapters.systems.wordpress.inspection import InspectPost
 from trueup_adapters.systems.wordpress.site import (
     VALUES,
     Post,
@@ -590,7 +591,9 @@ class TrashPost(_OnPost):
         return await site.change("DELETE", f"/posts/{post.id}", None, call)
 
 
-COMMANDS: Final[tuple[Command, ...]] = (CreateDraft(), UpdatePost(), PublishPost(), WithdrawPost(), TrashPost())
+COMMANDS: Final[Sequence[Command]] = (
+    CreateDraft(), UpdatePost(), PublishPost(), WithdrawPost(), TrashPost(), InspectPost(),
+)  # fmt: skip
 _BY_TYPE: Final = {command.declaration.type: command for command in COMMANDS}
 
 

@@ -22,7 +22,7 @@ from trueup_common.contracts.states import ErrorClass, ProbeVerdict
 from trueup_common.runtime.clock import real_now
 
 API: Final = "/wp-json/wp/v2"
-FIELDS: Final = "id,slug,status,link,date_gmt,modified_gmt,title.raw,content.raw,meta"
+FIELDS: Final = "id,slug,status,link,date_gmt,modified_gmt,title.raw,content.raw,excerpt.raw,meta"
 SOURCE: Final = "wordpress.rest"
 LISTED_MAX: Final = 100
 AHEAD: Final = timedelta(minutes=1)
@@ -80,6 +80,7 @@ class Post:
     operations: tuple[str, ...]
     meta: Mapping[str, Any]
     answered_at: datetime | None = None
+    excerpt: str = ""
 
     @classmethod
     def of(cls, value: Any, answered_at: datetime | None = None) -> Self:
@@ -93,7 +94,7 @@ class Post:
             raise ValueError("not a post")
         found = _MARKERS.search(raw)
         markers = tuple(part for part in found[1].split("\n") if part) if found else ()
-        meta = value.get("meta")
+        meta, excerpt = value.get("meta"), value.get("excerpt")
         return cls(
             id=number,
             slug=slug,
@@ -107,6 +108,7 @@ class Post:
             operations=tuple(name for part in markers for name in _MARKER.findall(part)),
             meta=meta if isinstance(meta, Mapping) else {},
             answered_at=answered_at,
+            excerpt=str(excerpt.get("raw") or "") if isinstance(excerpt, Mapping) else "",
         )
 
     @property
