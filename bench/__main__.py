@@ -11,19 +11,28 @@ from collections.abc import Callable, Sequence
 
 from bench.measure import WARM_UP_UNITS, Measurement, Size, measure
 from bench.report import profile_report, table
-from bench.stacks import Floor, Stack, Stub, TrueupPlane
+from bench.stacks import Floor, SagaPlane, Stack, Stub, TrueupPlane
 
-RUN_SECONDS_MAX = 170.0
-FIXED_SECONDS = {"floor": 28.0, "trueup": 50.0, "trueup_readback": 50.0}
+RUN_SECONDS_MAX = 215.0
+FIXED_SECONDS = {
+    "floor": 28.0,
+    "trueup": 45.0,
+    "trueup_readback": 45.0,
+    "trueup_saga": 40.0,
+    "trueup_saga_undone": 40.0,
+}
 """What a stack takes on a busy machine apart from saturation: start, warm-up, idle, quiet arrivals, stop."""
 SATURATION_SECONDS_MIN = 3.0
 STACKS = tuple(FIXED_SECONDS)
+SAGAS = frozenset({"trueup_saga", "trueup_saga_undone"})
+SAGA_SHARE = 5
+"""A saga has five steps: a fifth of the units takes as long."""
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="CPU, throughput, latency and memory of one command, next to one committed INSERT per request.",
+        description="CPU, throughput, latency and memory of one command and one saga, next to one committed INSERT per request.",
         epilog="Example: python -m bench --only floor,trueup --units 1000. Exit codes: 0 ok, 1 failed, 2 usage.",
     )
     parser.add_argument("--units", type=int, default=3000, help="units at saturation (default 3000)")
@@ -52,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "trueup_readback": lambda: TrueupPlane(
             "trueup_readback", "bench.post_verified", stub.url, units_max=uses, profile=options.profile
         ),
+        "trueup_saga": lambda: SagaPlane(
+            "trueup_saga", stub.url, undone=False, units_max=uses, profile=options.profile
+        ),
+        "trueup_saga_undone": lambda: SagaPlane(
+            "trueup_saga_undone", stub.url, undone=True, units_max=uses, profile=options.profile
+        ),
     }
     ends_at = time.monotonic() + RUN_SECONDS_MAX
     measured: list[Measurement] = []
@@ -65,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             print(f"measuring {name} …", file=sys.stderr, flush=True)
             seconds = min(options.seconds, max(SATURATION_SECONDS_MIN, free / len(left)))
-            measured.append(measure(makers[name](), stub, Size(options.units, seconds, options.quiet_units)))
+            share = SAGA_SHARE if name in SAGAS else 1
+            counts = [max(1, units // share) for units in (options.units, 2 * options.quiet_units, WARM_UP_UNITS)]
+            measured.append(measure(makers[name](), stub, Size(counts[0], seconds, counts[1], counts[2])))
     finally:
         stub.stop()
     if options.profile:

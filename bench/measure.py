@@ -17,6 +17,9 @@ WARM_UP_UNITS = 300
 WARM_UP_SECONDS = 15.0
 QUIET_RATE_PER_SECOND = 20.0
 IN_FLIGHT = 64
+LOADED_LOOK_SECONDS = 0.5
+QUIET_LOOK_SECONDS = 0.05
+"""A look costs as much as a tenth of a step: at load clients look seldom, at rest often enough to tell how long it took."""
 SETTLE_SECONDS = 1.5
 """After the last answer: views and marks that trail behind are part of a unit's cost."""
 
@@ -65,6 +68,7 @@ class Size:
     units: int
     seconds: float
     quiet_units: int
+    warm_up_units: int = WARM_UP_UNITS
 
 
 def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
@@ -74,7 +78,7 @@ def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
         stack.start()
         stub.reset()
         first = DatabaseCounter(stack.database_url).mark()
-        warmed = run_load(Order(stack.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
+        warmed = run_load(Order(stack.request(), size.warm_up_units, WARM_UP_SECONDS, IN_FLIGHT))
         _note_bad(warmed, "warm-up", seen)
         if not warmed.ok:
             raise RuntimeError(f"no unit succeeded; the last errors: {stack.complaints() or 'none'}")
@@ -98,7 +102,7 @@ def _saturate(stack: Stack, stub: Stub, size: Size, seen: Measurement) -> int:
     profiled = _snapshots(stack)
     used, others = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
     started = time.monotonic()
-    result = run_load(Order(stack.request(), size.units, size.seconds, IN_FLIGHT))
+    result = run_load(Order(stack.request(), size.units, size.seconds, IN_FLIGHT, look_seconds=LOADED_LOOK_SECONDS))
     time.sleep(SETTLE_SECONDS)
     after, others_after = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
     took = time.monotonic() - started
@@ -145,7 +149,14 @@ def _quiet(stack: Stack, size: Size, seen: Measurement) -> int:
     used = cpu_seconds(stack.roots())
     seconds = 2 * size.quiet_units / QUIET_RATE_PER_SECOND
     result = run_load(
-        Order(stack.request(), size.quiet_units, seconds, rate_per_second=QUIET_RATE_PER_SECOND, seed=size.quiet_units)
+        Order(
+            stack.request(),
+            size.quiet_units,
+            seconds,
+            rate_per_second=QUIET_RATE_PER_SECOND,
+            seed=size.quiet_units,
+            look_seconds=QUIET_LOOK_SECONDS,
+        )
     )
     _note_bad(result, "quiet", seen)
     if result.ok:
@@ -163,13 +174,14 @@ def _note_bad(result: Result, phase: str, seen: Measurement) -> None:
 
 def _check_effects(stack: Stack, stub: Stub, answered: int, seen: Measurement) -> None:
     """Ask the world itself: exactly one effect for every unit that was answered with success."""
-    if not isinstance(stack, TrueupPlane):
+    faults = stack.faults(stub.totals(), answered)
+    if faults is None:
         return
-    totals = stub.totals()
-    seen.effects_duplicated = totals["duplicated"]
-    seen.effects_missing = max(0, answered - totals["distinct"])
-    if seen.effects_duplicated or seen.effects_missing:
-        seen.problems.append(f"{seen.effects_duplicated} effects duplicated, {seen.effects_missing} missing")
+    seen.effects_duplicated, seen.effects_missing = faults.duplicated, faults.missing
+    if faults.duplicated or faults.missing:
+        seen.problems.append(f"{faults.duplicated} effects duplicated, {faults.missing} missing")
+    if faults.otherwise:
+        seen.problems.append(faults.otherwise)
 
 
 def _weigh(stack: Stack, seen: Measurement) -> None:

@@ -6,6 +6,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +15,7 @@ import yaml
 
 from bench.load import KEY, Request
 from bench.processes import cpu_seconds
+from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.topology import SERVICES
 from trueup_devkit.children import Child, Command, free_port, http_status, port_is_free, spawn, tail, wait_until_ready
 from trueup_devkit.gateway_client import GatewayClient
@@ -27,7 +30,19 @@ STOP_TIMEOUT_SECONDS = 30.0
 TENANT = "acme"
 WAIT_SECONDS = 30
 CAPABILITY_SECONDS = 1800
+SAGA = "bench-saga"
+SAGA_STEPS = 5
+SAGA_ENDS = tuple(status.value for status in INSTANCE_TERMINAL) + (InstanceStatus.HUMAN_TAKEOVER.value,)
 COMPLAINT = re.compile(r'"level":"(WARNING|ERROR|CRITICAL)"|ERROR|FATAL|Traceback')
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Effects that were doubled or are missing, and what else is not as it has to be."""
+
+    duplicated: int
+    missing: int
+    otherwise: str = ""
 
 
 class Stack(Protocol):
@@ -47,6 +62,9 @@ class Stack(Protocol):
 
     def request(self) -> Request:
         """What one unit sends."""
+
+    def faults(self, totals: Mapping[str, int], answered: int) -> Faults | None:
+        """What the ground truth says against so many units that were answered well; None where there is no effect."""
 
     def complaints(self) -> str:
         """The last lines of the logs that tell of failures."""
@@ -140,6 +158,9 @@ class Floor:
         return Request(
             "127.0.0.1", self._port, "/commands", {"idempotency-key": KEY}, f'{{"payload": {{"key": "{KEY}"}}}}'
         )
+
+    def faults(self, totals: Mapping[str, int], answered: int) -> Faults | None:
+        return None
 
     def complaints(self) -> str:
         return tail(self._folder / "floor.log", 5)
@@ -251,6 +272,9 @@ class TrueupPlane:
         )
         return Request("127.0.0.1", self.plan.port, "/v1/commands", headers, body)
 
+    def faults(self, totals: Mapping[str, int], answered: int) -> Faults:
+        return Faults(totals["duplicated"], max(0, answered - totals["distinct"]))
+
     def complaints(self) -> str:
         """One line for each log that has an error or a warning in it: its last."""
         found = []
@@ -263,3 +287,52 @@ class TrueupPlane:
         if self._supervisor is not None:
             self._supervisor.stop(STOP_TIMEOUT_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SagaPlane(TrueupPlane):
+    """The same plane with a saga of five steps: well, or undone because the fifth is refused for good."""
+
+    def __init__(self, name: str, stub_url: str, *, undone: bool, units_max: int, profile: str = "") -> None:
+        super().__init__(name, "bench.make", stub_url, units_max=units_max, profile=profile)
+        self._undone = undone
+        self._reader = ""
+
+    def authorize(self) -> None:
+        """Register the document and get one capability for all units."""
+        client = GatewayClient(self.state.gateway_url)
+        client.token = client.dev_token("operator:bench", TENANT, ["operator"], [], CAPABILITY_SECONDS)
+        document = {"document": (ROOT / "bench" / "saga.yaml").read_text()}
+        client.call("POST", "/v1/definitions", document, headers={"Idempotency-Key": '"bench-saga"'})
+        client.token = client.dev_token("agent:bench", TENANT, ["agent"], [], CAPABILITY_SECONDS)
+        decision = client.decide_workflow(SAGA, 1, "measure what a saga costs")
+        if decision["outcome"] != "approved":
+            raise RuntimeError(f"{self.name}: the decision for {SAGA} is {decision['outcome']}")
+        answer = client.capability(decision["decision_id"], self._units_max, CAPABILITY_SECONDS)
+        self._capability, self._reader = str(answer["capability"]), client.token
+
+    def request(self) -> Request:
+        headers = {"authorization": f"Bearer {self._capability}", "idempotency-key": f'"{KEY}"'}
+        refuse = "true" if self._undone else "false"
+        body = f'{{"definition": "{SAGA}", "input": {{"unit": "{KEY}", "refuse": {refuse}}}}}'
+        return Request(
+            "127.0.0.1",
+            self.plan.port,
+            "/v1/workflows",
+            headers,
+            body,
+            succeeds="COMPENSATED" if self._undone else "CLOSED",
+            ends=SAGA_ENDS,
+            reader=f"Bearer {self._reader}",
+        )
+
+    def faults(self, totals: Mapping[str, int], answered: int) -> Faults:
+        """Well: five steps of each unit stand. Undone: four were made and undone, the fifth was refused once."""
+        effects = answered * (2 * (SAGA_STEPS - 1) if self._undone else SAGA_STEPS)
+        wanted = {
+            "standing": 0 if self._undone else answered * SAGA_STEPS,
+            "undone": answered * (SAGA_STEPS - 1) if self._undone else 0,
+            "refused": answered if self._undone else 0,
+            "disordered": 0,
+        }
+        wrong = [f"{totals[name]} {name} instead of {count}" for name, count in wanted.items() if totals[name] != count]
+        return Faults(totals["duplicated"], max(0, effects - totals["distinct"]), ", ".join(wrong))

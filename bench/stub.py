@@ -2,6 +2,9 @@
 
 `POST /effect` (key from the header `Idempotency-Key` or from the body's `key`) never deduplicates; `GET /effect/{key}`
 looks one up; `GET /_totals` counts; `POST /_reset` forgets. Run: `python -m bench.stub PORT`.
+
+A body with `unit` and `step` is a step of a saga: it stands until another effect `undoes` its key, steps are expected in
+order and undone in reverse order, and one that says `refuse` is refused for good.
 """
 
 import asyncio
@@ -22,21 +25,48 @@ class Effects:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.numbers: dict[str, int] = {}
+        self.standing: dict[str, list[str]] = {}
+        self.undone = self.refused = self.disordered = 0
 
     def apply(self, key: str) -> int:
         """Apply once more; answers the number of the key's first effect."""
         self.counts[key] = self.counts.get(key, 0) + 1
         return self.numbers.setdefault(key, len(self.numbers) + 1)
 
+    def place(self, key: str, unit: str, step: object, undoes: object) -> None:
+        """Note the first effect of a key as a step of its unit, or as what undoes one."""
+        if key in self.counts:
+            return
+        standing = self.standing.setdefault(unit, [])
+        if undoes is None:
+            self.disordered += step != len(standing) + 1
+            standing.append(key)
+        elif undoes in standing:
+            self.disordered += undoes != standing[-1]
+            self.undone += 1
+            standing.remove(str(undoes))
+        else:
+            self.disordered += 1
+
     def totals(self) -> dict[str, int]:
-        """`duplicated` counts effects beyond the first of their key."""
+        """`duplicated` counts effects beyond the first of their key; the last four are about sagas only."""
         effects = sum(self.counts.values())
-        return {"effects": effects, "distinct": len(self.counts), "duplicated": effects - len(self.counts)}
+        return {
+            "effects": effects,
+            "distinct": len(self.counts),
+            "duplicated": effects - len(self.counts),
+            "standing": sum(len(keys) for keys in self.standing.values()),
+            "undone": self.undone,
+            "refused": self.refused,
+            "disordered": self.disordered,
+        }
 
     def clear(self) -> None:
         """Forget everything."""
         self.counts.clear()
         self.numbers.clear()
+        self.standing.clear()
+        self.undone = self.refused = self.disordered = 0
 
 
 class StubProtocol(asyncio.Protocol):
@@ -66,9 +96,15 @@ class StubProtocol(asyncio.Protocol):
     def _react(self, headers: dict[bytes, bytes], body: bytes) -> tuple[bytes, object]:
         method, path = headers[b""].split(b" ")[:2]
         if method == b"POST" and path == b"/effect":
-            key = headers.get(b"idempotency-key", b"").decode("latin-1").strip('"') or _key_of(body)
-            if not key:
+            document = _document_of(body)
+            key = headers.get(b"idempotency-key", b"").decode("latin-1").strip('"') or document.get("key")
+            if not key or not isinstance(key, str):
                 return b"422 Unprocessable Content", {"error": "a key is needed"}
+            if document.get("refuse"):
+                self._effects.refused += 1
+                return b"422 Unprocessable Content", {"error": "refused for good"}
+            if "unit" in document:
+                self._effects.place(key, str(document["unit"]), document.get("step"), document.get("undoes"))
             number = self._effects.apply(key)
             return b"201 Created", {"effect_id": f"eff_{number}", "key": key}
         if method == b"GET" and path.startswith(b"/effect/"):
@@ -100,13 +136,12 @@ def _headers(head: bytes) -> dict[bytes, bytes]:
     return headers
 
 
-def _key_of(body: bytes) -> str:
+def _document_of(body: bytes) -> dict[str, object]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return ""
-    key = document.get("key") if isinstance(document, dict) else None
-    return key if isinstance(key, str) else ""
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 async def serve(port: int) -> None:

@@ -139,6 +139,8 @@ class WordPressWorld(SandboxWorld):
         """Aim at the write."""
         if match.get("method") == "*":
             match["method"] = self.write_method
+            if self.write_method == "GET" and name in ("lose_answer", "drop_before"):
+                times = 2  # a client may read a second time by itself
         await super().fault(name, params, times=times, **match)
 
     async def post(self, **fields: Any) -> dict[str, Any]:

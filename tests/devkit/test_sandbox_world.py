@@ -245,12 +245,14 @@ def test_the_connections_document_follows_a_fixed_control_port() -> None:
 
 
 async def test_the_sample_article_is_stored_without_losing_anything(hands: Hands) -> None:
-    article = load_article()
-    assert set(article) == {"title", "content", "slug", "excerpt", "meta"}
+    wanted = load_article(repository="acme/articles", zone_id="0" * 32, web="http://web.example")
+    article = {name: wanted[name] for name in ("title", "content", "slug", "excerpt", "meta")}
     assert 500 < len(article["content"].split()) < 900
     assert article["content"].startswith("<p>")
     assert "<h2>" in article["content"]
     post = await hands.draft(**article)
     assert (post["title"]["raw"], post["slug"]) == (article["title"], article["slug"])
     assert post["content"]["raw"] == article["content"]
-    assert post["meta"] == {"json_ld": ""} | article["meta"]
+    assert post["meta"] == article["meta"]
+    assert article["meta"]["json_ld"]["headline"] == article["title"]
+    assert 'href="http://web.example/page/retries"' in article["content"]

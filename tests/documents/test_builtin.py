@@ -5,6 +5,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.workflow import StepKind, StepOutcome
 from trueup_common.documents.expressions import expressions_of
@@ -42,10 +43,9 @@ def flagship() -> ReadDocument:
     return read_document(texts()["seo-article-publish.v1.yaml"])
 
 
-def outputs(content: str) -> dict[str, Any]:
-    from trueup_common.contracts.canonical import sha256_hex
-
-    sha256 = sha256_hex(content.encode())
+def outputs(given: dict[str, Any]) -> dict[str, Any]:
+    """What the steps give where the world did as it was told."""
+    sha256 = sha256_hex(given["content"].encode())
     return {
         "archive": {"command_id": "cmd_1", "commit_sha": "a" * 40, "artifact_sha256": sha256},
         "draft": {
@@ -55,6 +55,26 @@ def outputs(content: str) -> dict[str, Any]:
             "status": "draft",
             "link": "https://blog.example/?p=7",
             "content_sha256": sha256,
+        },
+        "inspect": {
+            "command_id": "cmd_5",
+            "post_id": 7,
+            "status": "draft",
+            "title": given["title"],
+            "slug": given["slug"],
+            "excerpt": given.get("excerpt", ""),
+            "description": given["meta"]["description"],
+            "content_sha256": sha256,
+            "json_ld_valid": True,
+            "headline": given["title"],
+            "links_broken": [],
+            "links_unknown": [],
+            "citations": [{"url": url, "status": 200, "ok": True} for url in given["meta"]["citations"]],
+            "citations_broken": [],
+            "citations_unknown": [],
+            "unchecked_count": 0,
+            "featured_image": given["meta"]["featured_image"],
+            "featured_image_ok": True,
         },
         "approve": {
             "approved": True,
@@ -80,7 +100,7 @@ def scope(**changes: Any) -> dict[str, Any]:
         "version": 1,
         "started_at": "",
     }
-    return {"input": given, "steps": outputs(given["content"]), "case": case}
+    return {"input": given, "steps": outputs(given), "case": case}
 
 
 def test_every_built_in_document_is_sound() -> None:
@@ -127,56 +147,60 @@ def test_the_flagship_fills_every_payload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("given", "seen", "says"),
     [
-        ({"title": " Success Is Not Proof"}, "the title"),
-        ({"title": "Success"}, "the title"),
-        ({"meta": {**INPUT["meta"], "description": "Short."}}, "the description"),
-        (
-            {"meta": {**INPUT["meta"], "json_ld": {**INPUT["meta"]["json_ld"], "@type": "Recipe"}}},
-            "the structured data is",
-        ),
-        (
-            {"meta": {**INPUT["meta"], "json_ld": {**INPUT["meta"]["json_ld"], "headline": "x"}}},
-            "the structured data has",
-        ),
-        ({"content": '<a href="http://example.org">x</a>'}, "every link"),
-        ({"content": "<a HREF = 'javascript:alert(1)'>x</a>"}, "every link"),
-        ({"content": '<img src="">'}, "every link"),
-        ({"content": "<a href=http://example.org>x</a>"}, "every link"),
-        ({"meta": {**INPUT["meta"], "citations": []}}, "there are citations"),
-        ({"meta": {**INPUT["meta"], "citations": ["https://a.example/x", "ftp://b.example"]}}, "there are citations"),
-        ({"meta": {**INPUT["meta"], "featured_image": "https://images.example"}}, "the featured image"),
-        ("slug", "the site stored a draft"),
-        ("hash", "the draft is the content"),
-        ("archive", "the archive holds"),
+        ({"title": " Success Is Not Proof"}, {}, "the site has the title"),
+        ({"title": "Success"}, {}, "the site has the title"),
+        ({}, {"title": "Success Is Not Proof &amp; More"}, "the site has the title"),
+        ({}, {"slug": "success-is-not-proof-2"}, "the site stored a draft"),
+        ({}, {"status": "publish"}, "the site stored a draft"),
+        ({"meta": {**INPUT["meta"], "description": "Short."}}, {}, "the site has the description"),
+        ({}, {"description": ""}, "the site has the description"),
+        ({"excerpt": "Short."}, {"excerpt": ""}, "the site has the excerpt"),
+        ({}, {"json_ld_valid": False}, "the structured data that"),
+        ({}, {"headline": "x"}, "the structured data has"),
+        ({}, {"links_broken": ["https://a.example/ (status_404)"]}, "no link"),
+        ({}, {"links_unknown": ["https://a.example/ (timeout)"]}, "every link, citation and image"),
+        ({"meta": {**INPUT["meta"], "citations": []}}, {}, "there are citations"),
+        ({}, {"citations_broken": ["ftp://b.example (not_http)"]}, "there are citations"),
+        ({}, {"citations_unknown": ["https://b.example (timeout)"]}, "every link, citation and image"),
+        ({}, {"unchecked_count": 1}, "every link, citation and image"),
+        ({}, {"featured_image_ok": False}, "the site has the featured image"),
+        ({}, {"featured_image": ""}, "the site has the featured image"),
+        ({}, {"featured_image_ok": None}, "every link, citation and image"),
+        ({}, {"content_sha256": "0" * 64}, "the site holds exactly the content"),
     ],
 )
-def test_the_flagship_validates_before_the_pivot(change: Any, says: str) -> None:
+def test_the_flagship_validates_before_the_pivot(given: dict[str, Any], seen: dict[str, Any], says: str) -> None:
     """Each part of the validation notices its fault and no other; the check stands before approval and pivot.
+
+    It judges what an inspection saw on the site, not what was sent there.
 
     Requirements: S7
     """
-    given = scope(**change) if isinstance(change, dict) else scope()
-    if isinstance(change, dict) and "title" in change:
-        headline = {**INPUT["meta"]["json_ld"], "headline": change["title"]}
-        given["input"]["meta"] = {**INPUT["meta"], "json_ld": headline}
-    if change == "slug":
-        given["steps"]["draft"]["slug"] = "success-is-not-proof-2"
-    if change == "hash":
-        given["steps"]["draft"]["content_sha256"] = "0" * 64
-    if change == "archive":
-        given["steps"]["archive"]["artifact_sha256"] = "0" * 64
+    faulty = scope(**given)
+    faulty["steps"]["inspect"] |= seen
     document = flagship().document
     expressions = expressions_of(document)
-    assertions = document.by_id["validate"].check or ()
-    assert all(expressions.holds(item.that, scope()) for item in assertions if not isinstance(item, str))
-    failed = [
-        item.says or "" for item in assertions if not isinstance(item, str) and not expressions.holds(item.that, given)
-    ]
+    assertions = [item for item in document.by_id["validate"].check or () if not isinstance(item, str)]
+    assert all(expressions.holds(item.that, scope()) for item in assertions)
+    failed = [item.says or "" for item in assertions if not expressions.holds(item.that, faulty)]
     assert [text[: len(says)] for text in failed] == [says]
     order = [step.id for step in document.steps]
-    assert order.index("validate") < order.index("approve") < order.index("publish")
+    assert order.index("inspect") < order.index("validate") < order.index("approve") < order.index("publish")
+
+
+def test_the_flagship_notices_another_archive() -> None:
+    """What GitHub keeps is what the site holds.
+
+    Requirements: S7
+    """
+    faulty = scope()
+    faulty["steps"]["archive"]["artifact_sha256"] = "0" * 64
+    document = flagship().document
+    assertions = [item for item in document.by_id["validate"].check or () if not isinstance(item, str)]
+    failed = [item.says for item in assertions if not expressions_of(document).holds(item.that, faulty)]
+    assert failed == ["the archive holds exactly the content of this version"]
 
 
 def test_the_approval_binds_what_the_pivot_is_given() -> None:

@@ -109,6 +109,7 @@ FREE: dict[str, dict[str, Any]] = {
     "purge": {"with": {"zone_id": "0" * 32, "urls": ["https://a.example/"]}},
     "monitor": {"with": {**STEPS["monitor"]["with"], "url": "https://a.example/"}},
     "record": {"with": {"business_key": "${input.article_id}", "record": {}}},
+    "inspect": {"with": {"post_id": 7}},
     "validate": {"check": ["input.title != ''"]},
 }
 """Steps whose values hold nothing of the others, so that nothing but the rules of S2 keeps them in their place."""
@@ -161,20 +162,19 @@ def test_both_verdicts_occur() -> None:
     flagship = list(STEPS.values())
     assert refused(flagship) == []
     assert harms(flagship) == []
-    swapped = [
-        STEPS[name] for name in ("draft", "archive", "validate", "approve", "publish", "monitor", "purge", "record")
-    ]
-    swapped[5] = {**swapped[5], "needs": ["publish"]}
+    others = ("draft", "archive", "inspect", "validate", "approve", "publish", "monitor", "purge", "record")
+    swapped = [STEPS[name] for name in others]
+    swapped[6] = {**swapped[6], "needs": ["publish"]}
     assert refused(swapped) == []
     assert harms(swapped) == []
     for names in (
-        ("archive", "draft", "validate", "publish", "approve", "purge", "monitor", "record"),
-        ("draft", "validate", "approve", "publish", "archive", "purge", "monitor", "record"),
+        ("archive", "draft", "inspect", "validate", "publish", "approve", "purge", "monitor", "record"),
+        ("draft", "inspect", "validate", "approve", "publish", "archive", "purge", "monitor", "record"),
     ):
         steps = [STEPS[name] for name in names]
         assert refused(steps)
         assert harms(steps)
-    early = [{**STEPS["purge"], "with": {"zone_id": "0" * 32, "urls": ["https://a.example/"]}}, *flagship[:5]]
+    early = [{**STEPS["purge"], "with": {"zone_id": "0" * 32, "urls": ["https://a.example/"]}}, *flagship[:6]]
     assert any("cannot-be-undone" in fault for fault in refused(early))
     assert any("stays behind" in harm for harm in harms(early))
 

@@ -265,6 +265,12 @@ async def test_asks_in_any_order_and_twice(gateway: EdgeUnderTest) -> None:
     for action in ("expire", "withdraw", "open"):
         (end,) = await ask(gateway, known.evolve(action=action))
         assert (end.outcome, end.reviewer) == ("rejected", "operator:editor")
+    instance, shown = await open_approval(gateway)
+    for action in ("withdraw", "expire"):
+        stray = await asked_of(gateway, instance, action=action, state_version=9)
+        (end,) = await ask(gateway, stray)
+        assert (end.approval_id, end.outcome) == (stray.approval_id, "withdrawn")
+    assert (await approval(gateway, shown["approval_id"]))["status"] == "pending"
 
 
 async def test_a_closed_case_needs_no_approval(gateway: EdgeUnderTest) -> None:

@@ -49,13 +49,13 @@ async def controls(gateway: EdgeUnderTest, instance: InstanceRow) -> list[Contro
     return [item for item in found if item.workflow_id == instance.workflow_id]
 
 
-def heard(instance: InstanceRow, control_id: str) -> HistoryEvent:
+def heard(instance: InstanceRow, control_id: str, kind: str = "CancelRequested") -> HistoryEvent:
     """The history event by which a case takes an act up."""
     return history.append(
         workflow_id=instance.workflow_id,
         tenant=instance.tenant,
         seq=1,
-        type="CancelRequested",
+        type=kind,
         actor="operator:ops",
         prev_hash=history.GENESIS,
         occurred_at=real_now(),
@@ -95,6 +95,17 @@ async def test_a_cancel_is_asked_once_and_followed_to_its_end(gateway: EdgeUnder
     trace = await gateway.client.get(f"/v1/decisions/{body['decision_id']}", headers=gateway.headers())
     assert trace.json()["determining_policies"] == ["agents-cancel-their-own-cases"]
     assert trace.json()["context"] == {"operation": "CANCEL", "own": True}
+
+
+async def test_an_act_that_did_not_fit_says_so(gateway: EdgeUnderTest) -> None:
+    """What the case noted as without effect is not called done.
+
+    Requirements: L12
+    """
+    instance = await running_case(gateway)
+    name = (await operate(gateway, instance, "PAUSE")).json()["operator_command_id"]
+    await changed(gateway, instance, heard(instance, name, control.NO_EFFECT_EVENT))
+    assert await state(gateway, name) == "without_effect"
 
 
 async def test_an_act_that_came_too_late_says_so(gateway: EdgeUnderTest) -> None:

@@ -172,3 +172,43 @@ async def test_what_is_undone_leaves_the_vector(gateway: EdgeUnderTest) -> None:
     assert case["vector"] == [] and case["steps"][0]["compensation_state"] == "COMPENSATED"
     assert [item["compensates"] for item in case["compensations"]] == [draft.command_id]
     assert [step["id"] for step in case["steps"]] == ["draft", "approve", "publish"]
+
+
+async def test_a_case_that_just_ended_shows_its_last_effect(gateway: EdgeUnderTest) -> None:
+    """What the reconciler told of an earlier effect on the same element is not shown as desired any more.
+
+    Requirements: R1
+    """
+    start, instance = await begun(gateway, "newest")
+    draft = operation(
+        start, "draft", OperationState.SUCCESS, desired_state={"wordpress.status": "draft"}, dispatch_sequence=4
+    )
+    publish = operation(
+        start,
+        "publish",
+        OperationState.SUCCESS,
+        desired_state={"wordpress.status": "publish"},
+        observed_state={"wordpress.status": "publish"},
+        dispatch_sequence=9,
+    )
+    told = ElementChanged(
+        tenant="acme",
+        system="wordpress",
+        resource="post/7",
+        element="wordpress.status",
+        command_id=draft.command_id,
+        workflow_id=start.workflow_id,
+        version=1,
+        desired="draft",
+        phase=Phase.HEALTHY,
+    )
+    closed = instance.evolve(state_version=1, status=InstanceStatus.CLOSED)
+    await project(gateway, told, CaseChanged(instance=closed, operations=(draft, publish)))
+    path = f"/v1/workflows/{start.workflow_id}"
+    vector = (await gateway.client.get(path, headers=gateway.headers())).json()["vector"]
+    assert [(item["desired"], item["observed"], item["source"]) for item in vector] == [
+        ("publish", "publish", "receipt")
+    ]
+    await project(gateway, told.evolve(version=2, command_id=publish.command_id, desired="publish", source="site"))
+    vector = (await gateway.client.get(path, headers=gateway.headers())).json()["vector"]
+    assert [(item["desired"], item["source"]) for item in vector] == [("publish", "site")]

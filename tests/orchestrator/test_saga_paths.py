@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.orchestrator.sagas import Run, World, approval, document, effect, make
+from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
-from trueup_common.contracts.states import ErrorClass, FindVerdict, InstanceStatus
+from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus
 
 FLAGSHIP = document(
     make("archive"),
@@ -338,3 +338,16 @@ def test_cancel_of_a_case_in_a_persons_hands() -> None:
     assert run.status is InstanceStatus.HUMAN_TAKEOVER
     run.control("cancel").succeed("a:undo")
     assert run.status is InstanceStatus.CANCELLED and run.kinds == []
+
+
+def test_a_payload_that_does_not_fit_is_never_sent() -> None:
+    """What the expressions made of a payload is checked before anything is sent: before the pivot, all is undone.
+
+    Requirements: X8, S3
+    """
+    strict = command("strict", EffectClass.RETRYABLE, payload_schema={"type": "object", "required": ["count"]})
+    doc = document(make("a"), effect("b", "site.strict"))
+    run = Run(doc, declarations={**DECLARATIONS, strict.type: strict}).succeed("a")
+    assert not run.has("b") and "does not fit" in run.step("b")["reason"]
+    run.succeed("a:undo")
+    assert run.status is InstanceStatus.COMPENSATED

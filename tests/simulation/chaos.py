@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.engine import Engine, Process
+from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.envelope import Message
+from trueup_common.contracts.events import ApprovalDecided
 from trueup_common.contracts.governance import FreezeScope, GovernanceEntry
 from trueup_common.contracts.topology import STREAMS, command_subject, event_subject, grant_subject
 
@@ -34,10 +36,10 @@ class Profile:
     ack_wait_seconds: float = 30.0
 
 
-def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
+def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool = False) -> Profile:
     """The profile of this seed; sets the faults of bus, stores and world. `theme` brings certain ones."""
     pick = engine.random.random
-    profile = Profile(chaos_seconds=engine.between(8.0, 40.0))
+    profile = Profile(chaos_seconds=engine.between(20.0, 60.0) if sagas else engine.between(8.0, 40.0))
     if pick() < CALM and theme is None:
         return profile
 
@@ -95,6 +97,11 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None) -> Profile:
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
+    if sagas:
+        world.there_already = some(0.3, 0.8)
+        for kind, probability, fastest in (("jump", 0.5, 5.0), ("forge", 0.3, 4.0)):
+            if pick() < probability:
+                profile.strokes[kind] = fastest + 12.0 * pick()
     if theme is not None or pick() < THEMED:
         _bring(theme or THEMES[engine.below(len(THEMES))], engine, plane, profile)
     return profile
@@ -247,6 +254,37 @@ class Strokes:
         self.engine.note(f"POISON on {subject}")
         self.plane.poisons += 1
         self.plane.bus.store(message)
+
+    def forge(self) -> None:
+        """Word of an approval arrives that speaks of other content than what was asked."""
+        rows = [row for row in self.plane.databases["gateway"].rows("approval") if row.status == "pending"]
+        if not rows:
+            return
+        row = rows[self.engine.below(len(rows))]
+        name = f"forged_{self.engine.below(10**9)}"
+        told = ApprovalDecided(
+            approval_id=row.approval_id,
+            workflow_id=row.workflow_id,
+            tenant=row.tenant,
+            step_id=row.step_id,
+            outcome="approved",
+            reviewer="operator:eve",
+            content_sha256=digest(name),
+            decision_id="dec_none",
+            decided_at=self.engine.business(),
+        )
+        self.engine.note(f"FORGED {row.approval_id}")
+        self.plane.bus.store(
+            Message(
+                id=name,
+                type="ApprovalDecided",
+                subject=event_subject("gateway", "approval", row.tenant),
+                tenant=row.tenant,
+                source="nobody",
+                time=self.engine.real(),
+                data=told.model_dump_json().encode(),
+            )
+        )
 
     def _any(self) -> Process:
         return self.plane.processes[self.engine.below(len(self.plane.processes))]

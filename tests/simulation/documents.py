@@ -1,4 +1,4 @@
-"""Random workflow documents: some put together as a person would, some thrown together; only what the linter passes runs.
+"""Random workflow documents: sensible ones and thrown-together ones; only what passes the linter runs.
 
 A document is known by its number: the same number is always the same document, linted once per process.
 """
@@ -72,7 +72,7 @@ def _approval(rng: random.Random, name: str) -> dict[str, Any]:
 
 
 def _any(rng: random.Random, name: str, commands: tuple[str, ...]) -> dict[str, Any]:
-    kind = rng.choice(["command"] * 4 + ["check", "wait", "approval"])
+    kind = rng.choice(["command"] * 6 + ["check", "wait", "approval"])
     if kind == "command":
         return _command(rng, name, rng.choice(commands))
     return {"check": _check, "wait": _wait, "approval": _approval}[kind](rng, name)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.engine import Violation
 from tests.simulation.memory import Change, MemoryDatabase
+from tests.simulation.saga_invariants import SagaJudge
+from tests.simulation.verdict import demand
 from tests.simulation.world import Effect
 from trueup_common.contracts.adapter import Call
 from trueup_common.contracts.events import CaseAnswered
@@ -44,17 +45,12 @@ INTENT: Final = (
 )
 
 
-def demand(holds: bool, text: str) -> None:
-    """Raise Violation where something does not hold."""
-    if not holds:
-        raise Violation(text)
-
-
 class Judge:
     """Watches every commit and every effect."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
+        self.sagas = SagaJudge(plane)
         self.checks: Counter[str] = Counter()
         self.granted: dict[tuple[str, int], float] = {}
         """(operation, fence) → until when (real) the gateway granted it."""
@@ -73,13 +69,13 @@ class Judge:
             check = _CHECKS.get((database.service, change.table))
             if check is not None:
                 check(self, change)
-            workflow = getattr(change.after, "workflow_id", None)
+            workflow = getattr(change.after or change.before, "workflow_id", None)
             if database.service == "orchestrator" and workflow is not None:
                 touched.add(workflow)
         if note:
             self.plane.engine.note("commit " + ", ".join(note))
         for workflow in sorted(touched):
-            self._case(workflow)
+            self._case(workflow, [item for item in changes if getattr(item.after, "workflow_id", None) == workflow])
 
     def operation(self, change: Change) -> None:
         """A journal row."""
@@ -120,7 +116,8 @@ class Judge:
             demand(after.status is before.status, f"{after.workflow_id}: {before.status} became {after.status}")
         if after.status in INSTANCE_TERMINAL:
             demand(after.closed_at is not None, f"{after.workflow_id}: {after.status} without closed_at")
-            demand(not after.owed, f"{after.workflow_id}: {after.status} while it owes {after.owed}")
+            owes = after.owed and after.status is not InstanceStatus.SAFE_STOPPED
+            demand(not owes, f"{after.workflow_id}: {after.status} while it owes {after.owed}")
         demand(after.published_seq <= after.history_seq, f"{after.workflow_id}: published more than there is")
         self.checks["instance"] += 1
 
@@ -182,7 +179,7 @@ class Judge:
         demand(change.after.deadline_at is not None, "a settlement without a deadline")
         self.checks["settlement"] += 1
 
-    def _case(self, workflow: str) -> None:
+    def _case(self, workflow: str, changes: list[Change]) -> None:
         """Rows of one case that only make sense together."""
         database = self.plane.databases["orchestrator"]
         instance = database.tables["instance"].rows.get((workflow,))
@@ -193,8 +190,12 @@ class Judge:
             for row in database.tables["obligation"].rows.values()
             if row.workflow_id == workflow and row.status == "open"
         ]
-        demand(len(operations) == 1, f"{workflow}: {len(operations)} operations")
         demand(self._chain[workflow] == (instance.history_seq, instance.history_hash), f"{workflow}: head of history")
+        self.checks["case"] += 1
+        if instance.definition != "command":
+            self.sagas.case(instance, operations, owing, changes)
+            return
+        demand(len(operations) == 1, f"{workflow}: {len(operations)} operations")
         for row in operations:
             if row.state in PERSONS:
                 demand(instance.status is InstanceStatus.HUMAN_TAKEOVER, f"{workflow}: {row.state}, {instance.status}")
@@ -206,7 +207,6 @@ class Judge:
                 demand(row.state is S.SUCCESS, f"{workflow}: closed with {row.state}")
         if instance.status is InstanceStatus.HUMAN_TAKEOVER:
             demand(bool(owing), f"{workflow}: taken over by nobody")
-        self.checks["case"] += 1
 
     # the world
 
@@ -225,14 +225,25 @@ class Judge:
         operation = self.plane.operation(name)
         demand(operation is not None, f"{name}: an effect without a journal row")
         demand(operation.state not in PERSONS | SETTLED, f"{name}: a new effect while {operation.state}")
-        for key in (
-            f"revoked_mandate.{operation.mandate_id}",
-            f"revoked_decision.{operation.decision_id}",
-            f"freeze.frz_{operation.target_system}",
-        ):
+        if self._is_workflow(operation):
+            self.sagas.transmitted(operation)
+        governs = (
+            ()
+            if operation.compensates is not None
+            else (
+                f"revoked_mandate.{operation.mandate_id}",
+                f"revoked_decision.{operation.decision_id}",
+                f"freeze.frz_{operation.target_system}",
+            )
+        )
+        for key in governs:
             since = self.plane.governed_at.get(key, self.plane.engine.now)
             demand(self.plane.engine.now - since < GOVERNED_WITHIN_SECONDS, f"{name}: a new effect in spite of {key}")
         self.checks["transmitted"] += 1
+
+    def _is_workflow(self, operation: Any) -> bool:
+        instance = self.plane.databases["orchestrator"].tables["instance"].rows[operation.workflow_id,]
+        return bool(instance.definition != "command")
 
     def happened(self, call: Call, effects: list[Effect]) -> None:
         """Each effect at most once."""
@@ -258,6 +269,9 @@ class Judge:
         for instance in orchestrator.tables["instance"].rows.values():
             if instance.status not in INSTANCE_TERMINAL and not self._owned(instance):
                 return f"{instance.workflow_id} is {instance.status}"
+        open_ = self.sagas.settled()
+        if open_ is not None:
+            return open_
         for row in plane.databases["adapters"].tables["effect"].rows.values():
             if row.status.value in ("SENT", "INTENT"):
                 return f"ledger {row.command_id} is {row.status.value}"
@@ -273,7 +287,7 @@ class Judge:
     def _owned(self, instance: Any) -> bool:
         """True where a person has the case: taken over, or what it still has to verify has drifted."""
         if instance.status is InstanceStatus.HUMAN_TAKEOVER:
-            return True
+            return self.sagas.rests(instance)
         elements = self.plane.databases["reconciler"].tables["element"].rows.values()
         drifted = {
             (row.command_id, row.resource, row.element)
@@ -281,7 +295,9 @@ class Judge:
             if row.obligation_id is not None and row.workflow_id == instance.workflow_id
         }
         owed = {(item["command_id"], item["resource"], item["element"]) for item in instance.owed}
-        return instance.status is InstanceStatus.VERIFYING and owed <= drifted
+        verifies = instance.status is InstanceStatus.VERIFYING
+        undoes = instance.status is InstanceStatus.COMPENSATING and self.sagas.rests(instance)
+        return (verifies or undoes) and bool(owed) and owed <= drifted
 
     def final(self) -> None:
         """What must hold once everything came to rest."""
@@ -298,7 +314,8 @@ class Judge:
             demand(len(events) == instance.history_seq, f"{instance.workflow_id}: history is not whole")
             view = gateway.tables["case_view"].rows.get((instance.workflow_id,))
             demand(
-                view is not None and view.instance == instance, f"{instance.workflow_id}: the view of the case differs"
+                view is not None and view.instance == instance.evolve(input=None),
+                f"{instance.workflow_id}: the view of the case differs",
             )
             seen = [row.event for row in gateway.rows("history_view") if row.workflow_id == instance.workflow_id]
             seen.sort(key=lambda item: item.seq)
@@ -307,6 +324,7 @@ class Judge:
             self._truth(row)
             view = gateway.tables["command_view"].rows.get((row.command_id,))
             demand(view is not None and view.row == row, f"{row.command_id}: the view of the command differs")
+        self.sagas.final()
         self._identities(orchestrator)
         self._exceptions(planner, gateway)
         self._elements(gateway)
@@ -374,6 +392,9 @@ _CHECKS: Final = {
     ("orchestrator", "instance"): Judge.instance,
     ("orchestrator", "obligation"): Judge.obligation,
     ("orchestrator", "history"): Judge.history,
+    ("orchestrator", "lock"): lambda judge, change: judge.sagas.lock(change),
+    ("gateway", "approval"): lambda judge, change: judge.sagas.approval(change),
+    ("gateway", "signal"): lambda judge, change: judge.sagas.signal(change),
     ("reconciler", "obligation"): Judge.obligation,
     ("reconciler", "settlement"): Judge.settlement,
     ("repair-planner", "exception"): Judge.exception,

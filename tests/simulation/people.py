@@ -34,6 +34,7 @@ class Wanted:
     """A workflow that somebody wants to start."""
 
     number: int
+    key: str
     tenant: str
     document: WorkflowDocument
     data: dict[str, Any]
@@ -127,10 +128,10 @@ class Starter:
 
     def _request(self, tries: int) -> StartRequest:
         wanted, document = self.wanted, self.wanted.document
-        salt = f"{self.engine.seed:x}-{wanted.number}{self.name}-{self.asked}-{tries}"
+        salt = f"{self.engine.seed:x}-w{wanted.number}{self.name}-{self.asked}-{tries}"
         return StartRequest(
             tenant=wanted.tenant,
-            key=f"start-{wanted.number}",
+            key=wanted.key,
             fingerprint=digest([document.name, wanted.data]),
             capability_id=f"cap_{wanted.tenant}_{document.name}",
             system="*",

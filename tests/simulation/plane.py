@@ -137,7 +137,9 @@ class Plane:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.systems = SYSTEMS
-        self.coverage: dict[str, Counter[str]] = {name: Counter() for name in ("states", "ledger", "points")}
+        self.coverage: dict[str, Counter[str]] = {
+            name: Counter() for name in ("states", "ledger", "points", "cases", "ends")
+        }
         self.bus = FakeBus(engine, SYSTEMS)
         self.world = World(engine)
         self.catalog = Catalog.of(DECLARATIONS, [(tenant, system) for tenant in TENANTS for system in SYSTEMS])
@@ -253,6 +255,21 @@ class Plane:
     def _relearn(self) -> None:
         for watch in self.watches.values():
             watch.entries = dict(self.governance)
+
+    def leap(self) -> None:
+        """Nothing happens by itself any more: business time goes on to the next thing that is due."""
+        due = []
+        orchestrator, now = self.databases["orchestrator"], self.engine.business()
+        for row in orchestrator.rows("instance"):
+            if row.closed_at is None:
+                due += [row.wake_at, row.deadline_at]
+        due += [row.wake_at for row in orchestrator.rows("operation")]
+        due += [row.next_at for row in self.databases["reconciler"].rows("settlement")]
+        due += [row.next_visit_at for row in self.databases["reconciler"].rows("element") if row.owed]
+        ahead = [(at - now).total_seconds() for at in due if at is not None]
+        if ahead and min(ahead) > 0:
+            self.engine.offset += min(ahead)
+            self.engine.note(f"LEAP +{min(ahead):.0f} s")
 
     # wiring
 

@@ -14,8 +14,10 @@ from typing import Any, Final
 from tests.simulation.bus import BusFaults
 from tests.simulation.chaos import Strokes, draw
 from tests.simulation.declarations import COMMANDS
+from tests.simulation.documents import NUMBERS, legal
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.memory import StoreFaults
+from tests.simulation.people import People, Starter, Wanted
 from tests.simulation.plane import TENANTS, Plane, reply_to
 from tests.simulation.world import WorldFaults
 from trueup_adapters.core import effect
@@ -25,6 +27,9 @@ from trueup_gateway.core.refusal import Refused
 from trueup_orchestrator.core import operation
 
 COMMANDS_MAX: Final = 4
+WORKFLOWS_MAX: Final = 3
+QUIET_SECONDS: Final = 10.0
+"""How long nothing may happen, once the world is well, before business time leaps to the next thing that is due."""
 HEAL_SECONDS_MAX: Final = 7200.0
 STEPS_MAX: Final = 400_000
 TRACE_LINES: Final = 60
@@ -185,32 +190,82 @@ def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]
     return requests
 
 
-class Run:
-    """One seed."""
+def _workflows(engine: Engine, plane: Plane, chaos_seconds: float, least: int) -> list[Wanted]:
+    """Who wants which workflow, about few objects, so that they meet."""
+    documents = [legal(engine.below(NUMBERS)) for _ in range(1 + engine.below(2))]
+    for document in documents:
+        for tenant in TENANTS:
+            plane.register(tenant, document)
+    wanted = []
+    for number in range(least + engine.below(WORKFLOWS_MAX)):
+        thing = f"article-{engine.below(2)}"
+        text = f"text {engine.below(2)}"
+        flag = engine.chance(0.7)
+        data = {"id": thing, "shared": f"s-{engine.below(2)}", "text": text, "sha": digest(text), "flag": flag}
+        wanted.append(
+            Wanted(
+                number=number,
+                key=f"start-{number if engine.chance(0.9) else 0}",
+                tenant=TENANTS[engine.below(4) // 3],
+                document=documents[engine.below(len(documents))],
+                data=data,
+                at=engine.between(0.0, chaos_seconds * 0.6),
+                repeats=1 if engine.chance(0.7) else 2,
+                actions_max=20 if engine.chance(0.9) else 2,
+                on_terminal="return" if engine.chance(0.7) else "revise",
+            )
+        )
+    return wanted
 
-    def __init__(self, seed: int, theme: str | None = None) -> None:
+
+class Run:
+    """One seed: single commands, or workflows with the people that they need and a few commands beside them."""
+
+    def __init__(self, seed: int, theme: str | None = None, *, sagas: bool | None = None) -> None:
         self.engine = Engine(seed)
         self.plane = Plane(self.engine)
-        self.profile = draw(self.engine, self.plane, theme)
+        self.sagas = seed % 2 == 1 if sagas is None else sagas
+        self.profile = draw(self.engine, self.plane, theme, sagas=self.sagas)
         self.plane.crash_point = self.profile.crash_point
         for consumer in self.plane.bus.consumers.values():
             consumer.ack_wait_seconds = self.profile.ack_wait_seconds
         self.strokes = Strokes(self.plane, self.profile)
-        self.clients: list[Client] = []
-        for request in _requests(self.engine, self.profile.chaos_seconds, 1 if theme is None else COMMANDS_MAX):
+        self.clients: list[Client | Starter] = []
+        chaos = self.profile.chaos_seconds
+        for request in self._commands(chaos, themed=theme is not None):
             answers: list[str] = []
             twins = ("", "b", "c") if self.engine.chance(0.15) else ("",)
             self.clients += [Client(self.plane, request, name, answers) for name in twins]
+        self.people: People | None = None
+        if self.sagas:
+            self._draw_workflows(chaos, themed=theme is not None)
+
+    def _commands(self, chaos_seconds: float, *, themed: bool) -> list[Request]:
+        if self.sagas:
+            return _requests(self.engine, chaos_seconds, 1)[: self.engine.below(3)]
+        return _requests(self.engine, chaos_seconds, COMMANDS_MAX if themed else 1)
+
+    def _draw_workflows(self, chaos_seconds: float, *, themed: bool) -> None:
+        engine = self.engine
+        for wanted in _workflows(engine, self.plane, chaos_seconds, 2 if themed else 1):
+            answers: list[str] = []
+            twins = ("", "b") if engine.chance(0.15) else ("",)
+            self.clients += [Starter(self.plane, wanted, name, answers) for name in twins]
+        meddling = 0.25 if engine.chance(0.5) else 0.0
+        self.people = People(self.plane, pace_seconds=engine.between(1.0, 8.0), meddling=meddling)
 
     def go(self) -> None:
         """Chaos, healing, judgement. Raises Violation."""
         engine, plane = self.engine, self.plane
         plane.start()
         tasks = [plane.clients.spawn(client.run(), "client") for client in self.clients]
+        if self.people is not None:
+            self.people.start()
         self.strokes.start()
         self._until_time(self.profile.chaos_seconds)
         self.heal()
         limit = engine.now + HEAL_SECONDS_MAX
+        changes, quiet_since = -1, engine.now
         while True:
             self._until_time(engine.now + 1.0)
             open_ = "a client waits" if not all(task.done for task in tasks) else plane.judge.settled()
@@ -218,6 +273,12 @@ class Run:
                 break
             if engine.now > limit:
                 raise Violation(f"no rest {HEAL_SECONDS_MAX:.0f} s after healing: {open_}")
+            seen = sum(database.changes_count for database in plane.databases.values())
+            if seen != changes:
+                changes, quiet_since = seen, engine.now
+            elif engine.now - quiet_since > QUIET_SECONDS:
+                plane.leap()
+                quiet_since = engine.now
         plane.judge.final()
 
     def heal(self) -> None:
@@ -251,8 +312,11 @@ class Run:
                 raise Violation("too many steps: something turns in circles")
 
 
-def run_seed(seed: int, theme: str | None = None) -> Result:
-    """Run one seed and say what it came to. `theme` prescribes its misfortunes, which makes another run of the seed."""
+def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) -> Result:
+    """Run one seed and say what it came to.
+
+    `theme` prescribes its misfortunes and `sagas` whether it is about workflows; both make another run of the seed.
+    """
     counts: dict[str, Counter[str]] = {"operation": Counter(), "effect": Counter()}
     tables = operation.TABLE, effect.TABLE
     operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc]
@@ -260,7 +324,7 @@ def run_seed(seed: int, theme: str | None = None) -> Result:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     violation = None
-    run = Run(seed, theme)
+    run = Run(seed, theme, sagas=sagas)
     try:
         run.go()
     except Violation as found:

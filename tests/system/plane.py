@@ -80,11 +80,20 @@ class Plane:
     replicas: dict[str, int] = field(default_factory=dict)
     clock: str = "system"
     environment: dict[str, str] = field(default_factory=dict)
+    connections: str | None = None
+    """A connections file of the test's own; without one the sandbox world is connected."""
     url: str = ""
     sandbox_url: str = ""
 
     def start(self) -> "Plane":
-        self.plan = Plan(state_dir=str(self.state_dir), port=0, replicas=self.replicas, clock=self.clock, sandbox=True)
+        self.plan = Plan(
+            state_dir=str(self.state_dir),
+            port=0,
+            replicas=self.replicas,
+            clock=self.clock,
+            sandbox=self.connections is None,
+            connections=self.connections,
+        )
         state = start_detached(self.plan, {**os.environ, **self.environment})
         self.url, self.sandbox_url = str(state.gateway_url), str(state.sandbox_url)
         self.nats_url, self.database_url = str(state.nats_url), str(state.database_url)

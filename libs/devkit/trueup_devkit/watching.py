@@ -39,8 +39,9 @@ class Watched:
     def look(self) -> list[dict[str, Any]]:
         """Ask once; answers the events that are new."""
         self.case = self.client.get(f"/v1/workflows/{quote(self.workflow_id, safe='')}")
-        command_ids = [step["command_id"] for step in self.case.get("steps") or [] if step.get("command_id")]
-        if command_ids:
+        steps = self.case.get("steps") or []
+        command_ids = [step["command_id"] for step in steps if step.get("command_id") and not step.get("kind")]
+        if command_ids:  # a case of one command is told by its journal row, a workflow by its steps
             self.command = self.client.get(f"/v1/commands/{quote(command_ids[-1], safe='')}")
         last = int(self.events[-1]["seq"]) if self.events else 0
         new = list(self.client.history(self.workflow_id, last))
@@ -117,6 +118,47 @@ def picture(watched: Watched) -> Any:
         vector.add_row(*(_short(element.get(name)) for name in names))
     lines = Text("\n".join(line_of(event) for event in watched.events[-_SHOWN_EVENTS:]))
     return Group(head, *(table for table in (attempts, vector) if table.row_count), lines)
+
+
+def steps_in_short(case: dict[str, Any]) -> str:
+    """All steps of a workflow in one line, each with a sign of how it stands; empty for a single command."""
+    steps = [step for step in case.get("steps") or [] if step.get("kind")]
+    return "  ".join(f"{step['id']} {_sign(step)}" for step in steps)
+
+
+def wait_in_short(case: dict[str, Any]) -> str:
+    """What a case waits for, on whom, and until when; empty where it is at work or over."""
+    wait = case.get("wait")
+    if not wait:
+        return ""
+    text = f", waits for {wait.get('reason')}"
+    if wait.get("expects") and wait["expects"] != wait.get("reason"):
+        text += f" ({wait['expects']})"
+    return text + (f" of {wait['owner']}" if wait.get("owner") else "")
+
+
+_SIGNS = {
+    "PENDING": "·",
+    "RUNNING": "▸",
+    "WAITING": "…",
+    "DONE": "✔",
+    "SKIPPED": "–",
+    "FAILED": "✘",
+    "WITHDRAWN": "–",
+}
+_QUIET_STATES = frozenset({"RECEIVED", "VALIDATING", "AUTHORIZED", "QUEUED", "DISPATCHING", "RUNNING", "SUCCESS"})
+
+
+def _sign(step: dict[str, Any]) -> str:
+    """A sign, and the state's own name where it says more than the sign."""
+    undone = str(step.get("compensation_state") or "NONE")
+    if undone == "COMPENSATED":
+        return "↶"
+    sign = _SIGNS.get(str(step.get("phase")), "?")
+    if undone != "NONE":
+        return f"↶{undone.removeprefix('COMPENSATION_').lower()}"
+    state = str(step.get("state"))
+    return sign if state in _QUIET_STATES or state == step.get("phase") else f"{sign}{state}"
 
 
 def line_of(event: dict[str, Any]) -> str:

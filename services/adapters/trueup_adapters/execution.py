@@ -14,6 +14,7 @@ from typing import Any, Final
 from opentelemetry.trace import SpanKind
 
 from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
+from trueup_adapters.core.breaker import Breaker
 from trueup_adapters.core.effect import EffectRow
 from trueup_adapters.core.job import (
     Finished,
@@ -124,6 +125,7 @@ class Line:
         self.sends = asyncio.Semaphore(connection.max_concurrency)
         self.reads = asyncio.Semaphore(connection.max_concurrency)
         self.rate = Rate(connection.requests_per_second)
+        self.breaker = Breaker()
 
     def timeout_seconds(self, declared: float) -> float:
         """The declared timeout, or the connection's own where that is shorter (leases count with the declared one)."""
@@ -238,7 +240,13 @@ class Execution:
                 return not_sent("no_slot", "the connection's rate has no place before send_by")
             if wait:
                 await asyncio.sleep(wait)
-            return await self._transmit(job, line)
+            if not line.breaker.admits(monotonic()):
+                return not_sent("circuit_open", "the target fails for everyone; one at a time tries whether it is back")
+            outcome = await self._transmit(job, line)
+            if line.breaker.heard(outcome, monotonic()):
+                about = {"tenant": line.connection.tenant, "system": line.connection.system}
+                log.warning("circuit opened", extra=about)
+            return outcome
         finally:
             line.sends.release()
 

@@ -10,6 +10,7 @@ from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
 from trueup_common.documents.expressions import ExpressionFailed, Expressions
+from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
 from trueup_gateway.core.acceptance import Standing
@@ -32,7 +33,6 @@ from trueup_gateway.core.workflow_start import (
     new_workflow,
 )
 from trueup_gateway.definitions import Definitions
-from trueup_gateway.payloads import PayloadSchemas
 from trueup_gateway.rules import RuleBook, Rules
 from trueup_gateway.store import GatewayTransaction, KeyTaken, lock_timed_out
 

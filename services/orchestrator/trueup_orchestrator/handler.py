@@ -20,7 +20,7 @@ from trueup_common.contracts.ids import command_id
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Beat, Receipt
 from trueup_common.contracts.workflow import WorkflowDocument
-from trueup_common.runtime.host import Unprocessable
+from trueup_common.runtime.host import TooEarly, Unprocessable
 from trueup_common.runtime.ports import Moment
 from trueup_orchestrator.core.decide import Beaten, Due, Stimulus, Woken, fold_in, fold_in_case
 from trueup_orchestrator.core.fold import Fold
@@ -34,6 +34,9 @@ from trueup_orchestrator.store import Identity, Key, OrchestratorTransaction
 
 DUE_MAX: Final = 200
 PAIRS_MAX: Final = 200
+EARLY_SECONDS: Final = 3600.0
+"""How long the start of a case may be on its way while people speak of the case already."""
+
 Event = Receipt | Settlement | ElementVerified | GrantRefused | ApprovalDecided | SignalReceived | ControlAsked
 
 _EVENTS: Final[dict[str, type[Event]]] = {
@@ -230,7 +233,7 @@ class EventHandler:
         if cases:
             folds.update(await self._cases(tx, moment, cases))
         for message, body in events:
-            self._fold(folds, message, body)
+            self._fold(folds, message, body, moment)
         await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
         return await self.desk.keep(tx, folds.values())
 
@@ -240,8 +243,10 @@ class EventHandler:
         rows = await tx.operations(singles) if singles else []
         return await self.desk.load_cases(tx, moment, instances, rows)
 
-    def _fold(self, folds: dict[str, Fold], message: Message, body: Event) -> None:
+    def _fold(self, folds: dict[str, Fold], message: Message, body: Event, moment: Moment) -> None:
         fold = folds.get(body.workflow_id)
+        if fold is None and isinstance(body, CASE_EVENTS) and _is_young(message, moment):
+            raise TooEarly(f"{message.type} about {body.workflow_id}, whose start has not come yet")
         if fold is None or fold.instance.tenant != message.tenant:
             raise Unprocessable(f"{message.type} about {body.workflow_id}, which this tenant does not have")
         if isinstance(body, CASE_EVENTS):
@@ -255,6 +260,10 @@ class EventHandler:
 
     async def settled(self, messages: Sequence[Message]) -> None:
         """Nothing to do after the commit."""
+
+
+def _is_young(message: Message, moment: Moment) -> bool:
+    return (moment.real - message.time).total_seconds() < EARLY_SECONDS
 
 
 def _event(message: Message) -> Event:

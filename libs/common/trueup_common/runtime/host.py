@@ -39,6 +39,10 @@ class Unprocessable(Exception):
     """A message that can never be processed (unreadable, contradictory): quarantined at once, without counting."""
 
 
+class TooEarly(Exception):
+    """A message about something whose own message is still on its way: handed back, to come again, without counting."""
+
+
 @dataclass(slots=True)
 class LoopStatistics:
     """What a loop did, for /metrics and for the budget test."""
@@ -149,8 +153,12 @@ class Loop(Generic[T]):
 
     async def _fail(self, delivery: Delivery, error: Exception) -> None:
         message = delivery.message
-        self.statistics.failures_count += 1
         reason = told(error)
+        if isinstance(error, TooEarly):
+            log.info("message came too early", extra={"loop": self.source.name, "message_id": message.id})
+            await delivery.nak(NAK_DELAY_SECONDS)
+            return
+        self.statistics.failures_count += 1
         log.error(
             "message failed alone",
             extra={

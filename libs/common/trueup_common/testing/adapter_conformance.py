@@ -424,7 +424,6 @@ class AdapterConformance:
     async def test_a_read_without_an_answer_is_no_success(self, world: ConformanceWorld, read_type: str) -> None:
         """Requirements: X4, X5, X6. Lost, cut, failing or unreadable: never confirmed, never final; then it is read."""
         for disturb in (world.lose_answer, world.drop_request, self._failing(world), world.answer_unreadably):
-            # A new target each time: over a connection that was used before, a client may read again by itself.
             bench = await Bench.set_up(world, read_type)
             before = await world.effects_count()
             await disturb()

@@ -1,4 +1,4 @@
-"""`python -m trueup_devkit.demo`: run the demo once; the last line is JSON, and everything is stopped at the end."""
+"""`python -m trueup_devkit.demo`: run a demo once; the last line is JSON, and everything is stopped at the end."""
 
 from __future__ import annotations
 
@@ -14,20 +14,29 @@ from pathlib import Path
 from types import FrameType
 
 from trueup_common.runtime.clock import real_now
+from trueup_devkit.demo.ending import tell_ending
 from trueup_devkit.demo.run import Demo
-from trueup_devkit.demo.telling import Teller, tell_ending
+from trueup_devkit.demo.scenarios import SCENARIOS
+from trueup_devkit.demo.telling import Teller
 from trueup_devkit.told import ToldError
 
 INTERRUPTED = 130
+_MEANINGS = {
+    "CLOSED": "what was wanted, what was recorded and what is there are the same, exactly once",
+    "COMPENSATED": "everything that was done is taken back, and the world is as clean as before",
+    "HUMAN_TAKEOVER": "the article is public and stays so, the rest is done, and what is left has an owner",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 closed with exactly one post, 1 anything else, 130 interrupted."""
+    """Exit codes: 0 it ended as this demo must, 1 anything else, 130 interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m trueup_devkit.demo",
-        description="One command, once, while everything around it fails: on a plane of its own in a temporary folder.",
-        epilog="example: python -m trueup_devkit.demo --keep",
+        description="Publish one article through five systems, on a plane of its own in a temporary folder.",
+        epilog="example: python -m trueup_devkit.demo undo --keep",
     )
+    told = "; ".join(f"{scenario.name}: {scenario.title}" for scenario in SCENARIOS.values())
+    parser.add_argument("scenario", nargs="?", default="publish", choices=list(SCENARIOS), help=told)
     parser.add_argument("--keep", action="store_true", help="keep the state folder (it is kept after a failure anyway)")
     parser.add_argument("--state-dir", type=Path, help="an empty folder to use instead of a temporary one; it is kept")
     parser.add_argument("--port", type=int, default=0, help="gateway port; default: a free one")
@@ -37,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     folder = given.state_dir or Path(tempfile.mkdtemp(prefix="trueup-demo-"))
     teller = Teller(real_now())
-    demo = Demo(folder, given.port, teller)
+    demo = Demo(SCENARIOS[given.scenario], folder, given.port, teller)
     code = 1
     try:
         code = _run(demo, folder)
@@ -57,11 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(demo: Demo, folder: Path) -> int:
     teller = demo.teller
-    teller.say("trueup demo: one command, once, while everything around it fails", "bold")
+    teller.say(f"trueup demo: {demo.facts.scenario.title}", "bold")
     teller.say(f"a plane of its own in {folder}; Ctrl-C stops everything", "dim")
     try:
         demo.start()
-        teller.head("the command")
+        teller.head("the article")
+        demo.prepare()
         demo.submit(demo.authorize())
         demo.watch()
         demo.collect()
@@ -73,9 +83,8 @@ def _run(demo: Demo, folder: Path) -> int:
         tell_ending(teller, demo.facts)
         failure = demo.facts.failure()
     if failure is None:
-        teller.say(
-            "\nCLOSED: what was wanted, what was recorded and what is there are the same, exactly once", "bold green"
-        )
+        status = demo.facts.status
+        teller.say(f"\n{status}: {_MEANINGS[status]}", "bold green")
         return 0
     teller.say(f"\nthe demo failed: {failure}\nlogs: {folder / 'logs'}", "bold red")
     return 1

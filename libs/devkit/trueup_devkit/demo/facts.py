@@ -62,20 +62,25 @@ class Facts:
         """Why this run does not count as success; None where it does."""
         happened = Counter((str(effect["kind"]), str(effect["action"])) for effect in self.effects)
         unhealthy = [item for item in self.case.get("vector") or [] if item.get("phase") != "HEALTHY"]
-        open_count = len(self.open_exceptions())
-        owned = all(item.get("owner") and item.get("deadline_at") for item in self.open_exceptions())
-        needs_person = self.scenario.result == "HUMAN_TAKEOVER"
+        exceptions = self.failure_of_exceptions()
         checks = (
             (self.status == self.scenario.result, f"the case ended as {self.status}, not as {self.scenario.result}"),
             (self.scenario.counted(happened), f"the world saw {_words(happened)}, not {_words(self.scenario.effects)}"),
             (not unhealthy, f"{len(unhealthy)} elements are not as they should be"),
             (self.history_broken is None, f"the history does not verify: {self.history_broken}"),
             (all(marked and same for _, marked, same in self.replays), "a repeated start was not the stored one"),
-            (needs_person or open_count == 0, f"{open_count} exceptions are still open"),
-            (not needs_person or (open_count > 0 and owned), "nobody owns what is left to do"),
+            (exceptions is None, exceptions or ""),
             (sorted(self.kills) == sorted(self.scenario.kills), f"killed was {', '.join(self.kills) or 'nothing'}"),
         )
         return next((reason for holds, reason in checks if not holds), None)
+
+    def failure_of_exceptions(self) -> str | None:
+        """Nothing may be open at the end, unless the case is in a person's hands: then that person must be named."""
+        still_open = self.open_exceptions()
+        if self.scenario.result != "HUMAN_TAKEOVER":
+            return f"{len(still_open)} exceptions are still open" if still_open else None
+        owned = all(item.get("owner") and item.get("deadline_at") for item in still_open)
+        return None if still_open and owned else "nobody owns what is left to do"
 
     def open_exceptions(self) -> list[dict[str, Any]]:
         """Exceptions of this case that nobody has closed."""

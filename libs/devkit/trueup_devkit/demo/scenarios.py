@@ -5,6 +5,7 @@ The faults are ordered in the sandbox before the first command; everything else 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,12 @@ class PlannedFault:
         match = {"method": self.method, "path": self.path}
         names = {"system": self.system, "match": match, "fault": self.fault}
         return {**names, "params": dict(self.params), "times": self.times}
+
+    def fits(self, request: Mapping[str, Any]) -> bool:
+        """True where a request that met a fault may have met this one."""
+        same = (request["system"], request["fault"], request["method"]) == (self.system, self.fault, self.method)
+        spelling = f"{request['path']}?{request['query']}" if request["query"] else str(request["path"])
+        return same and re.search(self.path.removeprefix("^"), spelling) is not None
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,12 @@ _PUBLISH_HANGS = PlannedFault(
     "WordPress publishes, and its answer hangs",
     params={"seconds": 8, "when": "after"},
 )
-_BATCH_PASSES = PlannedFault("cloudflare", "delay", "POST", _PURGE, params={"seconds": 0})
+
+
+def _batch_passes() -> PlannedFault:
+    return PlannedFault("cloudflare", "delay", "POST", _PURGE, params={"seconds": 0})
+
+
 _PURGE_FAULTS = (
     PlannedFault(
         "cloudflare",
@@ -127,7 +139,7 @@ _PURGE_FAULTS = (
         "Cloudflare answers the first batch with 503",
         params={"status": 503, "body": "<html>upstream unavailable</html>"},
     ),
-    _BATCH_PASSES,
+    _batch_passes(),
     PlannedFault(
         "cloudflare",
         "status",
@@ -136,7 +148,7 @@ _PURGE_FAULTS = (
         "Cloudflare answers the second batch with 429, Retry-After: 1",
         params={"status": 429, "headers": {"retry-after": 1}, "body": _envelope({"code": 971, "message": "Throttled"})},
     ),
-    _BATCH_PASSES,
+    _batch_passes(),
     PlannedFault(
         "cloudflare",
         "status",

@@ -22,7 +22,7 @@ class Entry:
 def short(value: Any, length_max: int = 44) -> str:
     """A value for a cell; digests keep their beginning."""
     text = "–" if value is None else str(value)
-    if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
+    if len(text) in (40, 64) and all(letter in "0123456789abcdef" for letter in text):
         return f"{text[:12]}…"
     return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 

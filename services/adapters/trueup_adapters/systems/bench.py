@@ -1,6 +1,7 @@
 """The bench adapter: one POST to a plain stub, as light as an effect can be, for measuring what Trueup itself costs.
 
-The stub takes the operation's id as its native key, so an effect can be found again exactly.
+The stub takes the operation's id as its native key, so an effect can be found again exactly. `make` and `unmake` are the
+steps of a saga: the stub is told which step of which unit they are, and refuses for good where it is asked to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from trueup_adapters.core.classify import classify_failure
 from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
 from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, unknown
 from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Probe
+from trueup_common.contracts.declaration import Mapping as CommandMapping
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, Findability, FindVerdict, ProbeVerdict
@@ -50,8 +52,68 @@ def _declare(command_type: str, title: str, *, read_back: bool) -> CommandDeclar
     )
 
 
+_UNIT: Final = {"type": "string", "minLength": 1, "maxLength": 200}
+_STEP: Final = {"type": "integer", "minimum": 1, "maximum": 100}
+
+
+def _declare_step(
+    command_type: str,
+    title: str,
+    effect_class: EffectClass,
+    further: dict[str, Any],
+    compensation: CommandMapping | None = None,
+) -> CommandDeclaration:
+    schema = {
+        "type": "object",
+        "required": ["unit", "step", *(name for name in further if name == "undoes")],
+        "properties": {"unit": _UNIT, "step": _STEP, **further},
+        "additionalProperties": False,
+    }
+    return CommandDeclaration(
+        type=command_type,
+        system=SYSTEM,
+        title=title,
+        permission="bench:write",
+        effect_class=effect_class,
+        payload_schema=schema,
+        receipt_schema=POST.receipt_schema,
+        findability=Findability.NATIVE_KEY,
+        find_ladder=(Findability.NATIVE_KEY,),
+        timeout_seconds=POST.timeout_seconds,
+        start_window_seconds=POST.start_window_seconds,
+        late_window_seconds=POST.late_window_seconds,
+        expected_version="none",
+        success_condition=POST.success_condition,
+        read_back=False,
+        compensation=compensation,
+        forward_recovery="retry",
+    )
+
+
 POST: Final = _declare("bench.post", "Post one effect", read_back=False)
 POST_VERIFIED: Final = _declare("bench.post_verified", "Post one effect and read it back", read_back=True)
+MAKE: Final = _declare_step(
+    "bench.make",
+    "Make one step of a unit",
+    EffectClass.COMPENSABLE,
+    {"refuse": {"type": "boolean"}},
+    CommandMapping(
+        command_type="bench.unmake",
+        payload={
+            "unit": ValueFrom(pointer="/payload/unit"),
+            "step": ValueFrom(pointer="/payload/step"),
+            "undoes": ValueFrom(pointer="/command_id"),
+        },
+        verification="the stub answers 2xx",
+    ),
+)
+UNMAKE: Final = _declare_step(
+    "bench.unmake",
+    "Unmake one step of a unit",
+    EffectClass.RETRYABLE,
+    {"undoes": {"type": "string", "minLength": 1, "maxLength": 200}},
+)
+STEPS: Final = frozenset({MAKE.type, UNMAKE.type})
 
 
 class BenchTarget(HttpTarget):
@@ -61,14 +123,15 @@ class BenchTarget(HttpTarget):
         """POST once; read back where the type says so."""
         key = call.operation.command_id
         headers = {"traceparent": call.traceparent} if call.traceparent else None
+        document = {**call.operation.payload, "key": key} if call.declaration.type in STEPS else {"key": key}
         try:
-            answer = await self.write("POST", "/effect", document={"key": key}, headers=headers, may_send=call.may_send)
+            answer = await self.write("POST", "/effect", document=document, headers=headers, may_send=call.may_send)
         except TransportFailed as failure:
             return failure.outcome()
-        document = answer.document()
-        if document is None:
+        answered = answer.document()
+        if answered is None:
             return answer.outcome()
-        reference = document.get("effect_id") or document.get("ref")
+        reference = answered.get("effect_id") or answered.get("ref")
         observations: tuple[Observation, ...] = ()
         if call.declaration.read_back:
             observation = await self._observe(key)
@@ -147,7 +210,7 @@ class BenchAdapter:
     """The entry point."""
 
     system = SYSTEM
-    declarations = (POST, POST_VERIFIED)
+    declarations = (POST, POST_VERIFIED, MAKE, UNMAKE)
 
     def open(self, connection: Connection) -> BenchTarget:
         """A target for one connection (`base_url`)."""

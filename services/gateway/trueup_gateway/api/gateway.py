@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock
 from trueup_common.runtime.health import ReadyCheck
@@ -15,7 +16,6 @@ from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.core.refusal import Refused
-from trueup_gateway.payloads import PayloadSchemas
 from trueup_gateway.rules import RuleBook
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction

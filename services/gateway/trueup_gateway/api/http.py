@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from trueup_common.documents.payloads import pointer_of
 from trueup_common.runtime.clock import real_now
 from trueup_gateway.api.gateway import Gateway
 from trueup_gateway.core import roles
 from trueup_gateway.core.refusal import Refused, forbidden, invalid, parameter, unauthorized
 from trueup_gateway.core.strict_json import Malformed, parse
-from trueup_gateway.payloads import pointer_of
 from trueup_gateway.store import Page, Reader
 from trueup_gateway.tokens import Caller, CapabilityClaims
 

@@ -82,7 +82,8 @@ class OperatorCommandAnswer(OpenBody):
     operator_command_id: str
     decision_id: str
     state: str = Field(
-        description="`requested`; `acknowledged` by the case; `done`: in full effect; `overtaken`: the case ended first"
+        description="`requested`; `acknowledged` by the case; `done`: in full effect; "
+        "`overtaken`: the case ended first; `without_effect`: it did not fit the case's state any more"
     )
     action: str
     target: TargetWanted

@@ -29,7 +29,8 @@ VERBS: Final = {"approve": APPROVED, "reject": REJECTED}
 """What a person says → what the row becomes."""
 
 _OUTCOMES: Final = {APPROVED: "approved", REJECTED: "rejected", EXPIRED: "expired", SUPERSEDED: "withdrawn"}
-ACTIONS: Final = frozenset({"open", "expire", "withdraw"})
+OPEN: Final = "open"
+ACTIONS: Final = frozenset({OPEN, "expire", "withdraw"})
 APPROVE: Final = "approve"
 PERSON: Final = "operator:"
 """Subjects of people. Agents and services approve nothing, whatever roles their tokens claim."""
@@ -92,6 +93,9 @@ class Folding:
         newer = max((other for other in siblings), key=lambda other: other.state_version, default=None)
         if newer is not None and newer.state_version > row.state_version:
             row = row.evolve(status=SUPERSEDED, decided_at=self._now, superseded_by=newer.approval_id)
+        elif asked.action != OPEN:  # what ends a question that never came replaces nothing
+            if pending := next((other for other in siblings if other.status == PENDING), None):
+                row = row.evolve(status=SUPERSEDED, decided_at=self._now, superseded_by=pending.approval_id)
         else:
             for other in siblings:
                 self._replace(other, row)

@@ -131,16 +131,27 @@ def element_body(view: ElementView) -> dict[str, Any]:
 def vector_bodies(
     view: CaseView, operations: Sequence[JournalRow], elements: Sequence[ElementView]
 ) -> list[dict[str, Any]]:
-    """The state vector: what the reconciler told, and until it does, what the newest receipts established."""
-    told = {(element.system, element.element) for element in elements}
-    bodies = [element_body(element) for element in elements if not element.retired]
-    for row in sorted(operations, key=lambda row: row.dispatch_sequence, reverse=True):
+    """The state vector: what the reconciler told, and of newer operations, until it does, what their receipts say.
+
+    So a case that has just ended shows what its last effect established, not what the effect before it did.
+    """
+    order = {row.command_id: row.dispatch_sequence for row in operations}
+    newest: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+    for row in sorted(operations, key=lambda row: row.dispatch_sequence):
         for body in receipt_elements(view, row):
-            place = (row.target_system, body["element"])
-            if place not in told:
-                told.add(place)
-                bodies.append(body)
-    return bodies
+            newest[row.target_system, body["element"]] = (row.dispatch_sequence, body)
+    for element in elements:
+        place = (element.system, element.element)
+        if place in newest and order.get(element.command_id, newest[place][0]) >= newest[place][0]:
+            del newest[place]
+    return [
+        *(
+            element_body(element)
+            for element in elements
+            if not element.retired and (element.system, element.element) not in newest
+        ),
+        *(body for _, body in newest.values()),
+    ]
 
 
 def receipt_elements(view: CaseView, row: JournalRow) -> list[dict[str, Any]]:

@@ -30,6 +30,9 @@ REQUESTED: Final = "requested"
 ACKNOWLEDGED: Final = "acknowledged"
 DONE: Final = "done"
 OVERTAKEN: Final = "overtaken"
+WITHOUT_EFFECT: Final = "without_effect"
+NO_EFFECT_EVENT: Final = "ControlWithoutEffect"
+"""The event by which a case notes an act that did not fit its state any more."""
 
 
 def operation(
@@ -57,13 +60,15 @@ def check_operator(act: Act) -> None:
         raise forbidden("role", f"This needs one of the roles {roles.needed(roles.OPERATE)}.")
 
 
-def state_of(action: str, instance: Mapping[str, Any], *, heard: bool) -> str:
-    """Where an act stands: asked for, taken up by the case, in full effect, or the case was over before it came.
+def state_of(action: str, instance: Mapping[str, Any], *, heard: str | None) -> str:
+    """Where an act stands: asked for, taken up by the case, in full effect, or too late to have any.
 
     A cancel is in effect once its consequences are settled: the case is over, or a person has it.
     """
     status = InstanceStatus(instance["status"])
-    if not heard:
+    if heard == NO_EFFECT_EVENT:
+        return WITHOUT_EFFECT
+    if heard is None:
         return OVERTAKEN if status in INSTANCE_TERMINAL else REQUESTED
     if action == CANCEL and status not in INSTANCE_TERMINAL and status is not InstanceStatus.HUMAN_TAKEOVER:
         return ACKNOWLEDGED

@@ -52,8 +52,8 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigi
 WHERE s.workflow_id = d.workflow_id AND s.event_id = d.event_id AND s.tenant = d.tenant AND s.version < d.version
 """
 _HEARD: Final = """
-SELECT EXISTS (SELECT 1 FROM gateway.history_view WHERE workflow_id = $1
-  AND (event->>'causation_id' = $2 OR event->'payload'->>'control_id' = $2))
+SELECT event->>'type' FROM gateway.history_view WHERE workflow_id = $1
+  AND (event->>'causation_id' = $2 OR event->'payload'->>'control_id' = $2) ORDER BY seq LIMIT 1
 """
 _MARKS: Final = """
 SELECT w.workflow_id,
@@ -257,10 +257,11 @@ class PeopleReads(Reads):
             rows = await connection.fetch(_MARKS, list(workflow_ids))
         return {row["workflow_id"]: tuple(row)[1:] for row in rows}
 
-    async def heard(self, workflow_id: str, control_id: str) -> bool:
-        """True where the history of a case names this act."""
+    async def heard(self, workflow_id: str, control_id: str) -> str | None:
+        """How the history of a case took an act up: the type of the first event that names it."""
         async with self._connection() as connection:
-            return bool(await connection.fetchval(_HEARD, workflow_id, control_id))
+            kind: str | None = await connection.fetchval(_HEARD, workflow_id, control_id)
+        return kind
 
 
 def _shown(record: Any) -> ApprovalRow:

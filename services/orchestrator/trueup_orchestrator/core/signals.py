@@ -6,6 +6,7 @@ Events come at least once and in any order; each is disposed of once, and a repe
 from typing import Any, Final
 
 from trueup_common.contracts.events import SignalDisposed, SignalReceived
+from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.topology import event_subject
@@ -117,6 +118,6 @@ def _dispose(fold: Fold, event_id: str, disposition: str, reason: str | None, *,
             version=version,
             at=fold.moment.business,
         ),
-        message_id=f"{fold.instance.workflow_id}:signal:{event_id}:{version}:{fold.instance.state_version + 1}",
+        message_id=derived_id("sig", fold.instance.workflow_id, event_id, version, fold.instance.state_version + 1),
         subject=event_subject(SOURCE, "signal", fold.instance.tenant),
     )

@@ -21,6 +21,8 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 from trueup_common.contracts.workflow import Step, StepKind, StepPhase, StepState
+from trueup_common.documents.expressions import ExpressionFailed
+from trueup_common.documents.payloads import PayloadSchemas
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
@@ -35,6 +37,10 @@ PATIENCE_SECONDS: Final = 900.0
 
 ATTACHED_POLL_SECONDS: Final = 5.0
 """How often a step looks at another case's operation that it is attached to (business time)."""
+
+
+SCHEMAS: Final = PayloadSchemas()
+"""Compiled payload schemas by declaration; a cache of a pure function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,9 @@ def prepare(fold: Fold, step: Step, state: StepState) -> Begin:
     scope, fill = scope_of(fold), workflow.expressions.fill
     declaration = workflow.declarations[step.command]
     payload = fill(step.payload, scope)
+    wrong = SCHEMAS.errors(declaration, payload)
+    if wrong:
+        raise ExpressionFailed(step.command, f"its payload does not fit: {wrong[0][1]}", wrong[0][0])
     resource = str(fill(step.resource, scope)) if step.resource else f"{instance.object_type}/{instance.object_id}"
     version = fill(step.expected_version, scope) if step.expected_version else None
     key = str(fill(step.key, scope)) if step.key else f"{instance.definition}:{instance.object_id}:{step.id}"

@@ -15,9 +15,7 @@ class PayloadSchemas:
     def __init__(self) -> None:
         self._validators: dict[str, Any] = {}
 
-    def errors(
-        self, declaration: CommandDeclaration, payload: Any, member: str = "payload"
-    ) -> list[tuple[str, str]]:
+    def errors(self, declaration: CommandDeclaration, payload: Any, member: str = "payload") -> list[tuple[str, str]]:
         """(pointer, detail) of every place that does not fit, without showing a value; empty where all fits."""
         return self.errors_of(declaration.sha256, declaration.payload_schema, payload, member)
 
