@@ -13,12 +13,19 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trueup_common.contracts.history import GENESIS, verify
+from trueup_common.contracts.journal import HistoryEvent
 from trueup_common.contracts.topology import CRASH_SUBJECT
 from trueup_common.runtime.bus import connect_admin
 from trueup_devkit.plan import Plan
 from trueup_devkit.plane import start_detached, stop
+from trueup_devkit.sample import load_article
+from trueup_devkit.sandbox.systems.cloudflare import ZONES
+from trueup_devkit.virtual_clock import advance, parse_duration, plane_timeline
 
 T = TypeVar("T")
+REPOSITORY = "acme/articles"
+TERMINAL = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED")
 SETTLE_SECONDS = 60.0
 RESTART_SECONDS = 20.0
 POLL_SECONDS = 0.05
@@ -128,6 +135,19 @@ class Plane:
 
         asyncio.run(order())
 
+    def advance(self, distance: str) -> None:
+        """Move business time; only where the clock is virtual."""
+        state = self.plan.folder.read_state()
+        assert state is not None
+        names = [process.name for process in state.processes if process.name in self.clocked(state.processes)]
+
+        async def move() -> None:
+            async with plane_timeline(self.database_url, self.nats_url, names) as timeline:
+                await advance(timeline, parse_duration(distance))
+
+        asyncio.run(move())
+        self._tokens.clear()
+
     # -- HTTP -----------------------------------------------------------------------------------------------------
 
     def token(
@@ -137,10 +157,14 @@ class Plane:
         roles: tuple[str, ...] = ("agent",),
         scopes: tuple[str, ...] = (),
     ) -> str:
-        body = {"sub": sub, "tenant": tenant, "roles": list(roles), "scopes": list(scopes), "ttl_seconds": 3600}
-        answer = http("POST", f"{self.url}/dev/token", body)
-        assert answer.status == 200, answer
-        return str(answer.body["access_token"])
+        """An access token; the same one again while it lasts."""
+        who = (sub, tenant, roles, scopes)
+        if who not in self._tokens:
+            body = {"sub": sub, "tenant": tenant, "roles": list(roles), "scopes": list(scopes), "ttl_seconds": 3600}
+            answer = http("POST", f"{self.url}/dev/token", body)
+            assert answer.status == 200, answer
+            self._tokens[who] = str(answer.body["access_token"])
+        return self._tokens[who]
 
     def get(self, path: str, token: str | None = None) -> Answer:
         return http("GET", self.url + path, headers={"authorization": f"Bearer {token or self.token()}"})
