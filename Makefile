@@ -9,13 +9,19 @@ FROM ?= 0
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check bench sim docs clean
+.PHONY: help demo demo-undo demo-forward up down test check bench sim docs clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## publish the sample article through faults on a plane of its own, then stop everything
-	@$(BIN)/python -m trueup_devkit.demo $(ARGS)
+	@$(BIN)/python -m trueup_devkit.demo publish $(ARGS)
+
+demo-undo: $(STAMP) ## the same, failing for good before the article is public: everything is taken back
+	@$(BIN)/python -m trueup_devkit.demo undo $(ARGS)
+
+demo-forward: $(STAMP) ## the same, failing for good afterwards: the article stays, the rest is done, a person takes over
+	@$(BIN)/python -m trueup_devkit.demo forward $(ARGS)
 
 up: $(STAMP) ## start the plane in the background (PORT=8080)
 	@$(BIN)/trueup up --detach --port $(PORT) $(ARGS)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bench.measure import WARM_UP_UNITS, Measurement, Size, measure
 from bench.report import profile_report, table
-from bench.stacks import Floor, SagaPlane, Stack, Stub, TrueupPlane
+from bench.stacks import Floor, SagaPlane, Stack, Stub, TrueupPlane, UndoneSagaPlane
 
 RUN_SECONDS_MAX = 215.0
 FIXED_SECONDS = {
@@ -19,7 +19,7 @@ FIXED_SECONDS = {
     "trueup": 45.0,
     "trueup_readback": 45.0,
     "trueup_saga": 40.0,
-    "trueup_saga_undone": 40.0,
+    "trueup_saga_undone": 20.0,
 }
 """What a stack takes on a busy machine apart from saturation: start, warm-up, idle, quiet arrivals, stop."""
 SATURATION_SECONDS_MIN = 3.0
@@ -27,12 +27,13 @@ STACKS = tuple(FIXED_SECONDS)
 SAGAS = frozenset({"trueup_saga", "trueup_saga_undone"})
 SAGA_SHARE = 5
 """A saga has five steps: a fifth of the units takes as long."""
+SAGA_WARM_UP_UNITS = 32
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="CPU, throughput, latency and memory of one command and one saga, next to one committed INSERT per request.",
+        description="CPU, throughput, latency and memory of a command and a saga, next to one INSERT per request.",
         epilog="Example: python -m bench --only floor,trueup --units 1000. Exit codes: 0 ok, 1 failed, 2 usage.",
     )
     parser.add_argument("--units", type=int, default=3000, help="units at saturation (default 3000)")
@@ -55,17 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     uses = options.units + options.quiet_units + WARM_UP_UNITS
     stub = Stub()
+    saga = SagaPlane(stub.url, units_max=uses, profile=options.profile)
+    saga.kept = set(options.only) >= SAGAS
     makers: dict[str, Callable[[], Stack]] = {
         "floor": Floor,
         "trueup": lambda: TrueupPlane("trueup", "bench.post", stub.url, units_max=uses, profile=options.profile),
         "trueup_readback": lambda: TrueupPlane(
             "trueup_readback", "bench.post_verified", stub.url, units_max=uses, profile=options.profile
         ),
-        "trueup_saga": lambda: SagaPlane(
-            "trueup_saga", stub.url, undone=False, units_max=uses, profile=options.profile
-        ),
-        "trueup_saga_undone": lambda: SagaPlane(
-            "trueup_saga_undone", stub.url, undone=True, units_max=uses, profile=options.profile
+        "trueup_saga": lambda: saga,
+        "trueup_saga_undone": lambda: UndoneSagaPlane(
+            stub.url, units_max=uses, profile=options.profile, on=saga if saga.kept else None
         ),
     }
     ends_at = time.monotonic() + RUN_SECONDS_MAX
@@ -81,9 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"measuring {name} …", file=sys.stderr, flush=True)
             seconds = min(options.seconds, max(SATURATION_SECONDS_MIN, free / len(left)))
             share = SAGA_SHARE if name in SAGAS else 1
-            counts = [max(1, units // share) for units in (options.units, 2 * options.quiet_units, WARM_UP_UNITS)]
-            measured.append(measure(makers[name](), stub, Size(counts[0], seconds, counts[1], counts[2])))
+            size = Size(
+                max(1, options.units // share),
+                seconds,
+                max(1, options.quiet_units // share),
+                SAGA_WARM_UP_UNITS if name in SAGAS else WARM_UP_UNITS,
+                idle=name != "trueup_saga_undone",
+            )
+            measured.append(measure(makers[name](), stub, size))
     finally:
+        saga.kept = False
+        saga.stop()
         stub.stop()
     if options.profile:
         print(profile_report(measured))

@@ -1,9 +1,8 @@
 """The load client: raw HTTP/1.1, so that it takes little of the cores that the measured stack needs.
 
-One unit is one POST whose answer carries the terminal state; where it is accepted only, the client looks again and again
-until it does. Closed loop: a fixed number in flight until the units or the seconds are used up. Open loop: Poisson
-arrivals; latency counts from the moment a request was due, so a stall is charged to everybody who had to wait for it.
-Run as a program, it reads an Order from stdin and prints a Result.
+One unit is one POST whose answer carries the terminal state. Closed loop: a fixed number in flight until the units or
+the seconds are used up. Open loop: Poisson arrivals; latency counts from the moment a request was due, so a stall is
+charged to everybody who had to wait for it. Run as a program, it reads an Order from stdin and prints a Result.
 """
 
 import asyncio
@@ -38,10 +37,6 @@ class Request:
     body: str
     succeeds: str = "SUCCESS"
     """The state that a unit has to end in."""
-    ends: tuple[str, ...] = ()
-    """All states in which looking ends."""
-    reader: str = ""
-    """The Authorization of a look at what was accepted with 202."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,6 @@ class Order:
     in_flight: int = 64
     rate_per_second: float = 0.0
     seed: int = 1
-    look_seconds: float = 0.1
-    """How long a client waits before each look."""
 
 
 @dataclass
@@ -64,7 +57,6 @@ class Result:
 
     ok: int = 0
     bad: int = 0
-    looks: int = 0
     seconds: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
@@ -156,8 +148,6 @@ class Load:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 status, body = await connection.send(self._content())
-                if status == 202 and self._order.request.reader:
-                    status, body = await self._look(connection, body)
         except (OSError, TimeoutError) as error:
             self._note_bad(f"{type(error).__name__}: {error}")
             return
@@ -166,18 +156,6 @@ class Load:
             self._latencies.append(time.perf_counter() - due)
         else:
             self._note_bad(f"{status} {body[:400].decode('utf-8', 'replace')}")
-
-    async def _look(self, connection: Connection, accepted: bytes) -> tuple[int, bytes]:
-        """Look until what was accepted is over."""
-        request = self._order.request
-        path = orjson.loads(accepted)["links"]["self"]
-        head = f"GET {path} HTTP/1.1\r\nhost: {request.host}:{request.port}\r\nauthorization: {request.reader}\r\n\r\n"
-        while True:
-            await asyncio.sleep(self._order.look_seconds)
-            self._result.looks += 1
-            status, body = await connection.send(head.encode())
-            if status != 200 or _state(body) in request.ends:
-                return status, body
 
     def _note_bad(self, what: str) -> None:
         self._result.bad += 1
@@ -237,7 +215,7 @@ def _state(body: bytes) -> str | None:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    return document.get("state", document.get("status")) if isinstance(document, dict) else None
+    return document.get("state") if isinstance(document, dict) else None
 
 
 def run_load(order: Order) -> Result:
@@ -258,7 +236,7 @@ def run_load(order: Order) -> Result:
 def main() -> None:
     """The program."""
     told = json.load(sys.stdin)
-    order = Order(**{**told, "request": Request(**{**told["request"], "ends": tuple(told["request"]["ends"])})})
+    order = Order(**{**told, "request": Request(**told["request"])})
     print(json.dumps(asdict(uvloop.run(Load(order).run()))))
 
 

@@ -15,11 +15,7 @@ from bench.stacks import Stack, Stub, TrueupPlane
 
 WARM_UP_UNITS = 300
 WARM_UP_SECONDS = 15.0
-QUIET_RATE_PER_SECOND = 20.0
 IN_FLIGHT = 64
-LOADED_LOOK_SECONDS = 0.5
-QUIET_LOOK_SECONDS = 0.05
-"""A look costs as much as a tenth of a step: at load clients look seldom, at rest often enough to tell how long it took."""
 SETTLE_SECONDS = 1.5
 """After the last answer: views and marks that trail behind are part of a unit's cost."""
 
@@ -69,6 +65,7 @@ class Size:
     seconds: float
     quiet_units: int
     warm_up_units: int = WARM_UP_UNITS
+    idle: bool = True
 
 
 def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
@@ -83,7 +80,8 @@ def measure(stack: Stack, stub: Stub, size: Size) -> Measurement:
         if not warmed.ok:
             raise RuntimeError(f"no unit succeeded; the last errors: {stack.complaints() or 'none'}")
         answered = warmed.ok + _saturate(stack, stub, size, seen)
-        _idle(stack, first, answered, seen)
+        if size.idle:
+            _idle(stack, first, answered, seen)
         answered += _quiet(stack, size, seen)
         _check_effects(stack, stub, answered, seen)
         _weigh(stack, seen)
@@ -102,7 +100,7 @@ def _saturate(stack: Stack, stub: Stub, size: Size, seen: Measurement) -> int:
     profiled = _snapshots(stack)
     used, others = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
     started = time.monotonic()
-    result = run_load(Order(stack.request(), size.units, size.seconds, IN_FLIGHT, look_seconds=LOADED_LOOK_SECONDS))
+    result = run_load(Order(stack.request(), size.units, size.seconds, IN_FLIGHT))
     time.sleep(SETTLE_SECONDS)
     after, others_after = cpu_seconds(stack.roots()), _others_seconds(stack, stub)
     took = time.monotonic() - started
@@ -147,17 +145,9 @@ def _snapshots(stack: Stack) -> dict[str, dict[str, tuple[int, float, float]]]:
 def _quiet(stack: Stack, size: Size, seen: Measurement) -> int:
     """Poisson arrivals at a low rate: what one unit takes when nothing else is there to be batched with it."""
     used = cpu_seconds(stack.roots())
-    seconds = 2 * size.quiet_units / QUIET_RATE_PER_SECOND
-    result = run_load(
-        Order(
-            stack.request(),
-            size.quiet_units,
-            seconds,
-            rate_per_second=QUIET_RATE_PER_SECOND,
-            seed=size.quiet_units,
-            look_seconds=QUIET_LOOK_SECONDS,
-        )
-    )
+    rate = stack.quiet_rate_per_second
+    seconds = 2 * size.quiet_units / rate
+    result = run_load(Order(stack.request(), size.quiet_units, seconds, rate_per_second=rate, seed=size.quiet_units))
     _note_bad(result, "quiet", seen)
     if result.ok:
         seen.p50_ms, seen.p99_ms = result.p50_ms, result.p99_ms

@@ -15,7 +15,6 @@ import yaml
 
 from bench.load import KEY, Request
 from bench.processes import cpu_seconds
-from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.topology import SERVICES
 from trueup_devkit.children import Child, Command, free_port, http_status, port_is_free, spawn, tail, wait_until_ready
 from trueup_devkit.gateway_client import GatewayClient
@@ -30,9 +29,9 @@ STOP_TIMEOUT_SECONDS = 30.0
 TENANT = "acme"
 WAIT_SECONDS = 30
 CAPABILITY_SECONDS = 1800
+QUIET_RATE_PER_SECOND = 20.0
 SAGA = "bench-saga"
 SAGA_STEPS = 5
-SAGA_ENDS = tuple(status.value for status in INSTANCE_TERMINAL) + (InstanceStatus.HUMAN_TAKEOVER.value,)
 COMPLAINT = re.compile(r'"level":"(WARNING|ERROR|CRITICAL)"|ERROR|FATAL|Traceback')
 
 
@@ -49,6 +48,8 @@ class Stack(Protocol):
     """One stack under measurement."""
 
     name: str
+    quiet_rate_per_second: float
+    """Arrivals at low load; of sagas as many steps per second as of commands."""
 
     @property
     def database_url(self) -> str:
@@ -130,6 +131,7 @@ class Floor:
     """FastAPI and one committed INSERT per request, on PostgreSQL with the settings that the plane uses."""
 
     name = "floor"
+    quiet_rate_per_second = QUIET_RATE_PER_SECOND
 
     def __init__(self) -> None:
         self._folder = make_folder()
@@ -177,6 +179,8 @@ class TrueupPlane:
 
     It ends with this process, whatever happens to it. `profile` runs each service under `bench.profiled`.
     """
+
+    quiet_rate_per_second = QUIET_RATE_PER_SECOND
 
     def __init__(self, name: str, command_type: str, stub_url: str, *, units_max: int, profile: str = "") -> None:
         self.name = name
@@ -286,16 +290,21 @@ class TrueupPlane:
     def stop(self) -> None:
         if self._supervisor is not None:
             self._supervisor.stop(STOP_TIMEOUT_SECONDS)
+            self._supervisor = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class SagaPlane(TrueupPlane):
-    """The same plane with a saga of five steps: well, or undone because the fifth is refused for good."""
+    """The same plane with a saga of five steps that end well."""
 
-    def __init__(self, name: str, stub_url: str, *, undone: bool, units_max: int, profile: str = "") -> None:
-        super().__init__(name, "bench.make", stub_url, units_max=units_max, profile=profile)
-        self._undone = undone
-        self._reader = ""
+    name = "trueup_saga"
+    undone = False
+    quiet_rate_per_second = QUIET_RATE_PER_SECOND / SAGA_STEPS
+
+    def __init__(self, stub_url: str, *, units_max: int, profile: str = "") -> None:
+        super().__init__(self.name, "bench.make", stub_url, units_max=units_max, profile=profile)
+        self.kept = False
+        """Whether somebody goes on with this plane after it was measured; who clears it stops the plane."""
 
     def authorize(self) -> None:
         """Register the document and get one capability for all units."""
@@ -308,11 +317,15 @@ class SagaPlane(TrueupPlane):
         if decision["outcome"] != "approved":
             raise RuntimeError(f"{self.name}: the decision for {SAGA} is {decision['outcome']}")
         answer = client.capability(decision["decision_id"], self._units_max, CAPABILITY_SECONDS)
-        self._capability, self._reader = str(answer["capability"]), client.token
+        self._capability = str(answer["capability"])
 
     def request(self) -> Request:
-        headers = {"authorization": f"Bearer {self._capability}", "idempotency-key": f'"{KEY}"'}
-        refuse = "true" if self._undone else "false"
+        headers = {
+            "authorization": f"Bearer {self._capability}",
+            "idempotency-key": f'"{KEY}"',
+            "prefer": f"wait={WAIT_SECONDS}",
+        }
+        refuse = "true" if self.undone else "false"
         body = f'{{"definition": "{SAGA}", "input": {{"unit": "{KEY}", "refuse": {refuse}}}}}'
         return Request(
             "127.0.0.1",
@@ -320,19 +333,49 @@ class SagaPlane(TrueupPlane):
             "/v1/workflows",
             headers,
             body,
-            succeeds="COMPENSATED" if self._undone else "CLOSED",
-            ends=SAGA_ENDS,
-            reader=f"Bearer {self._reader}",
+            succeeds="COMPENSATED" if self.undone else "CLOSED",
         )
 
     def faults(self, totals: Mapping[str, int], answered: int) -> Faults:
         """Well: five steps of each unit stand. Undone: four were made and undone, the fifth was refused once."""
-        effects = answered * (2 * (SAGA_STEPS - 1) if self._undone else SAGA_STEPS)
+        effects = answered * (2 * (SAGA_STEPS - 1) if self.undone else SAGA_STEPS)
         wanted = {
-            "standing": 0 if self._undone else answered * SAGA_STEPS,
-            "undone": answered * (SAGA_STEPS - 1) if self._undone else 0,
-            "refused": answered if self._undone else 0,
+            "standing": 0 if self.undone else answered * SAGA_STEPS,
+            "undone": answered * (SAGA_STEPS - 1) if self.undone else 0,
+            "refused": answered if self.undone else 0,
             "disordered": 0,
         }
         wrong = [f"{totals[name]} {name} instead of {count}" for name, count in wanted.items() if totals[name] != count]
         return Faults(totals["duplicated"], max(0, effects - totals["distinct"]), ", ".join(wrong))
+
+    def stop(self) -> None:
+        if not self.kept:
+            super().stop()
+
+
+class UndoneSagaPlane(SagaPlane):
+    """The fifth step is refused for good, so four are undone. It may go on with the plane that measured them well."""
+
+    name = "trueup_saga_undone"
+    undone = True
+
+    def __init__(self, stub_url: str, *, units_max: int, profile: str = "", on: SagaPlane | None = None) -> None:
+        super().__init__(stub_url, units_max=units_max, profile=profile)
+        self._on = on
+
+    def start(self) -> None:
+        if self._on is None:
+            super().start()
+            return
+        if not self._on._capability:
+            raise RuntimeError(f"{self.name}: the plane to go on with did not start")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder, self.plan, self._state = self._on.folder, self._on.plan, self._on.state
+        self._capability = self._on._capability
+
+    def stop(self) -> None:
+        if self._on is None:
+            super().stop()
+        else:
+            self._on.kept = False
+            self._on.stop()

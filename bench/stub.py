@@ -3,8 +3,8 @@
 `POST /effect` (key from the header `Idempotency-Key` or from the body's `key`) never deduplicates; `GET /effect/{key}`
 looks one up; `GET /_totals` counts; `POST /_reset` forgets. Run: `python -m bench.stub PORT`.
 
-A body with `unit` and `step` is a step of a saga: it stands until another effect `undoes` its key, steps are expected in
-order and undone in reverse order, and one that says `refuse` is refused for good.
+A body with `unit` and `step` is a step of a saga: it stands until another effect `undoes` its key. Steps are expected
+in order and undone in reverse, and one that says `refuse` is refused for good.
 """
 
 import asyncio

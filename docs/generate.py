@@ -13,7 +13,15 @@ from typing import Any
 from trueup_adapters.core import effect
 from trueup_common.contracts import asyncapi
 from trueup_common.contracts.problems import PROBLEMS
-from trueup_common.contracts.topology import CONSUMERS, SERVICES, STREAMS, permissions
+from trueup_common.contracts.topology import (
+    ARTIFACTS_BUCKET,
+    ARTIFACTS_STREAM,
+    CONSUMERS,
+    SERVICES,
+    STREAMS,
+    artifact_subjects,
+    permissions,
+)
 from trueup_common.documents.lint import RULES
 from trueup_common.documents.reactions import DEFAULTS
 from trueup_common.documents.schema import document_schema
@@ -98,6 +106,12 @@ def bus() -> str:
     for service in SERVICES:
         own = [subject for subject in permissions(service).publish if subject.startswith("trueup.")]
         lines.append(f"| {service} | {', '.join(f'`{subject}`' for subject in own)} |")
+    told = [f"`{subject}`" for subject in artifact_subjects()]
+    may = {service: permissions(service).publish for service in SERVICES}
+    writers = [service for service in SERVICES if f"$O.{ARTIFACTS_BUCKET}.>" in may[service]]
+    readers = [service for service in SERVICES if f"$JS.API.DIRECT.GET.{ARTIFACTS_STREAM}" in may[service]]
+    lines += ["", f"## The object store `{ARTIFACTS_BUCKET}`", ""]
+    lines += [f"{', '.join(told)}: written by {', '.join(writers)}; read by {', '.join(readers)}."]
     return "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,7 @@ class TestWordPress(AdapterConformance):
 class TestBench(AdapterConformance):
     """The bench stub. Requirements: X8."""
 
-    command_types = ("bench.post", "bench.post_verified")
+    command_types = ("bench.post", "bench.post_verified", "bench.make", "bench.unmake")
 
     @pytest_asyncio.fixture
     async def world(self, tmp_path: Path) -> AsyncIterator[BenchWorld]:

@@ -26,6 +26,7 @@ UPDATE = "wordpress.update_post"
 PUBLISH = "wordpress.publish_post"
 WITHDRAW = "wordpress.withdraw_post"
 TRASH = "wordpress.trash_post"
+INSPECT = "wordpress.inspect_post"
 BUSINESS = (ReceiptStatus.REJECTED, ErrorClass.BUSINESS)
 
 
@@ -482,6 +483,7 @@ async def test_declarations_name_what_they_establish(world: WordPressWorld) -> N
         PUBLISH: EffectClass.PIVOT,
         WITHDRAW: EffectClass.RETRYABLE,
         TRASH: EffectClass.RETRYABLE,
+        INSPECT: EffectClass.READ,
     }
     assert declared[CREATE].identity == ("/target/resource", "/payload/slug")
     case = await world.case(CREATE)

@@ -113,7 +113,11 @@ class BenchWorld(SandboxWorld):
 
     async def case(self, command_type: str) -> Case:
         """Nothing to prepare."""
-        return Case(resource="stub", payload={"n": next(self.counter)})
+        number = next(self.counter)
+        if command_type not in bench.STEPS:
+            return Case(resource="stub", payload={"n": number})
+        undone = {"undoes": f"cmd_{number:032x}"} if command_type == "bench.unmake" else {}
+        return Case(resource="stub", payload={"unit": f"unit-{number}", "step": 1, **undone})
 
     async def remove(self, element: ProbeElement) -> bool:
         """Remove the effect."""

@@ -12,6 +12,7 @@ from bench.load import KEY, Load, Order, Request, percentile
 from bench.measure import Measurement
 from bench.processes import cpu_seconds, pss_mb
 from bench.report import table
+from bench.stacks import Faults, SagaPlane, UndoneSagaPlane
 from bench.stub import Effects, StubProtocol
 
 
@@ -49,6 +50,40 @@ async def test_the_stub_counts_every_effect_and_never_deduplicates(stub: tuple[E
     assert b'"count":3' in await _ask(port, b"GET /effect/a HTTP/1.1\r\n\r\n")
     assert b"404" in (await _ask(port, b"GET /effect/never HTTP/1.1\r\n\r\n")).split(b"\r\n")[0]
     assert b"422" in (await _ask(port, _post("", "nonsense"))).split(b"\r\n")[0]
+
+
+async def test_the_stub_knows_the_order_of_a_saga(stub: tuple[Effects, int]) -> None:
+    """Steps stand in order until they are undone in reverse; a refused one leaves nothing."""
+    effects, port = stub
+    steps = [
+        '{"key": "a", "unit": "u", "step": 1}',
+        '{"key": "b", "unit": "u", "step": 2}',
+        '{"key": "c", "unit": "u", "step": 3, "refuse": true}',
+        '{"key": "b-", "unit": "u", "step": 2, "undoes": "b"}',
+        '{"key": "a-", "unit": "u", "step": 1, "undoes": "a"}',
+    ]
+    answers = [(await _ask(port, _post("", step))).split(b"\r\n")[0] for step in steps]
+    assert [b"201" in answer for answer in answers] == [True, True, False, True, True]
+    told = effects.totals()
+    assert (told["distinct"], told["standing"], told["undone"]) == (4, 0, 2)
+    assert (told["refused"], told["disordered"]) == (1, 0)
+    for step in ('{"key": "x", "unit": "v", "step": 2}', '{"key": "y", "unit": "v", "step": 1, "undoes": "never"}'):
+        await _ask(port, _post("", step))
+    assert (effects.totals()["standing"], effects.totals()["disordered"]) == (1, 2)
+
+
+def test_a_saga_is_held_to_the_ground_truth() -> None:
+    """What is left standing, lost, refused too often or out of order is told."""
+    well = SagaPlane("http://127.0.0.1:9", units_max=1)
+    undone = UndoneSagaPlane("http://127.0.0.1:9", units_max=1)
+    of_well = {"distinct": 10, "duplicated": 0, "standing": 10, "undone": 0, "refused": 0, "disordered": 0}
+    of_undone = {"distinct": 16, "duplicated": 0, "standing": 0, "undone": 8, "refused": 2, "disordered": 0}
+    assert well.faults(of_well, 2) == undone.faults(of_undone, 2) == Faults(0, 0)
+    assert well.faults(of_well | {"distinct": 9, "standing": 9}, 2) == Faults(0, 1, "9 standing instead of 10")
+    assert undone.faults(of_undone | {"standing": 1}, 2).otherwise == "1 standing instead of 0"
+    assert well.faults(of_well | {"disordered": 1}, 2).otherwise == "1 disordered instead of 0"
+    well.stop()
+    undone.stop()
 
 
 async def test_the_client_takes_only_success_for_success(stub: tuple[Effects, int]) -> None:

@@ -156,6 +156,8 @@ def test_what_really_flows_fits_the_document(monkeypatch: pytest.MonkeyPatch) ->
     assert witness.wrong == []
     expected = {"StartCase", "GrantRequest", "ExecuteTask", "FindTask", "ProbeTask", "Receipt", "Found", "Observed"}
     expected |= {"CaseChanged", "SettleRequested", "Settlement", "Established", "ElementVerified", "ElementChanged"}
+    expected |= {"StartWorkflow", "ApprovalAsked", "ApprovalDecided", "SignalReceived", "SignalDisposed"}
+    expected |= {"ControlAsked", "Retired", "GrantRefused"}
     assert expected | {"ExceptionReported", "ExceptionChanged", "MessageQuarantined"} <= set(witness.seen)
 
 

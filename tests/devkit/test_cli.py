@@ -345,3 +345,98 @@ def test_the_picture_shows_attempts_and_elements(gateway: StandIn) -> None:
     for part in ("VERIFYING", "OUTCOME_UNKNOWN", "7", "wordpress.status", "SUCCESS"):
         assert part in drawn
     assert line_of({"seq": 1, "type": "x"}).split() == ["1", "x"]
+
+
+WORKFLOW = {"idempotency_key": "article-1-v1", "definition": "seo-article-publish", "input": {"article_id": "1"}}
+
+
+def test_a_workflow_is_started_under_a_capability_for_it(gateway: StandIn, tmp_path: Path) -> None:
+    """The decision names the workflow, the start key travels in its header, the capability as bearer.
+
+    Requirements: F3
+    """
+    gateway.will("POST", "/v1/decisions", (201, {"decision_id": "dec_1", "outcome": "approved"}))
+    gateway.will("POST", "/v1/capabilities", (201, {"capability": "cap.jws"}))
+    assert trueup("capability", "--workflow", "seo-article-publish", gateway=gateway).stdout == "cap.jws\n"
+    decision = next(body for _, path, _, body in gateway.asked if path == "/v1/decisions")
+    assert decision["action"] == {"command_types": [], "workflow": "seo-article-publish", "version": None}
+    assert decision["resource"] == {"system": "workflow", "resource": "*"}
+    file = tmp_path / "start.json"
+    file.write_text(json.dumps(WORKFLOW))
+    gateway.will("POST", "/v1/workflows", (202, {"workflow_id": "wf_1", "state": "RECEIVED"}))
+    gateway.will("GET", "/v1/workflows/wf_1", (200, workflow("WAITING")), (200, workflow("COMPENSATED")))
+    gateway.will("GET", "/v1/workflows/wf_1/history", (200, {"items": [], "next_cursor": None}))
+    done = trueup("start", str(file), "--watch", gateway=gateway, TRUEUP_CAPABILITY="cap.jws")
+    _, _, headers, body = next(item for item in gateway.asked if item[:2] == ("POST", "/v1/workflows"))
+    assert (headers["Idempotency-Key"], headers["Authorization"]) == ('"article-1-v1"', "Bearer cap.jws")
+    assert body == {name: value for name, value in WORKFLOW.items() if name != "idempotency_key"}
+    assert done.returncode == 1, "COMPENSATED is not what was wanted"
+    assert "draft ✔  approve …  publish ·  WAITING, waits for approval (content:publish) of editors" in done.stdout
+    assert done.stdout.endswith("wf_1 COMPENSATED\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--workflow", "a", "--command-type", "b.c"), ("--command-type", "b.c")])
+def test_a_capability_is_for_types_or_for_a_workflow(gateway: StandIn, options: tuple[str, ...]) -> None:
+    """Nothing is asked for that would mean both, neither, or everything."""
+    assert trueup("capability", *options, gateway=gateway).returncode == 2
+    assert not gateway.asked
+
+
+def test_an_approval_answers_with_what_it_showed(gateway: StandIn) -> None:
+    """Without a hash it is only shown; with one, exactly that hash goes back, and the nonce of this approval.
+
+    Requirements: F3
+    """
+    asked = {"approval_id": "apr_1", "nonce": "n", "content_sha256": "a" * 64, "scope": "s", "workflow_id": "wf_1"}
+    asked["expires_at"] = "2026-01-01T00:00:00Z"
+    gateway.will("GET", "/v1/approvals", (200, {"items": [asked], "next_cursor": None}))
+    gateway.will("GET", "/v1/approvals/apr_1", (200, asked))
+    gateway.will("POST", "/v1/approvals/apr_1/decision", (200, {**asked, "status": "rejected"}))
+    assert trueup("approve", gateway=gateway).stdout.startswith("apr_1  s  wf_1")
+    assert json.loads(trueup("approve", "apr_1", gateway=gateway).stdout) == asked
+    assert not any("decision" in path for _, path, _, _ in gateway.asked)
+    done = trueup("approve", "apr_1", "--content-sha256", "b" * 64, "--reject", "--reason", "no", gateway=gateway)
+    assert json.loads(done.stdout)["status"] == "rejected"
+    expected = {"decision": "reject", "nonce": "n", "content_sha256": "b" * 64, "reason": "no"}
+    assert gateway.asked[-1][3] == expected
+
+
+def workflow(status: str) -> dict[str, Any]:
+    def step(name: str, phase: str, **more: Any) -> dict[str, Any]:
+        return {"id": name, "kind": "command", "phase": phase, "state": phase, "command_id": None, **more}
+
+    draft = step("draft", "DONE", state="SUCCESS", command_type="wordpress.create_draft", attempts=2)
+    approval = step("approve", "WAITING", kind="approval")
+    wait = {"reason": "approval", "expects": "content:publish", "owner": "editors"} if status == "WAITING" else None
+    if status == "COMPENSATED":
+        draft, approval = {**draft, "compensation_state": "COMPENSATED"}, step("approve", "FAILED", kind="approval")
+    return {
+        "workflow_id": "wf_1",
+        "definition": "seo-article-publish",
+        "version": 1,
+        "object": {"type": "article", "id": "1"},
+        "pivot": "no",
+        "status": status,
+        "steps": [draft, approval, step("publish", "PENDING")],
+        "wait": wait,
+        "vector": [],
+    }
+
+
+def test_the_picture_shows_the_steps_of_a_workflow(gateway: StandIn) -> None:
+    """What a case is about, where it stands with its pivot, what it waits for, and every step."""
+    from rich.console import Console
+
+    watched = Watched(GatewayClient(gateway.url, "t"), "wf_1")
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    watched.case = workflow("WAITING")
+    console.print(picture(watched))
+    drawn = console.export_text()
+    for part in ("seo-article-publish v1", "article/1", "pivot no", "waits for approval (content:publish) of editors"):
+        assert part in drawn
+    for part in ("draft", "wordpress.create_draft", "✔", "publish", "·"):
+        assert part in drawn
+    watched.case = workflow("COMPENSATED")
+    console.print(picture(watched))
+    drawn = console.export_text()
+    assert "↶" in drawn and "COMPENSATED" in drawn and "waits" not in drawn

@@ -16,7 +16,8 @@ from trueup_common.documents.schema import document_schema
 from trueup_common.documents.text import parsed
 from trueup_common.runtime.bootstrap import installed_adapters, installed_documents
 from trueup_common.runtime.catalog import Catalog
-from trueup_orchestrator.core import saga
+from trueup_orchestrator.core import reactions
+from trueup_orchestrator.core.recovery import Pivot, action
 from trueup_orchestrator.workflows import texts
 
 DECLARATIONS = [item for adapter in installed_adapters().values() for item in adapter.declarations]
@@ -250,9 +251,9 @@ def test_the_defaults_are_those_that_the_orchestrator_follows() -> None:
         for outcome, default in outcomes.items():
             if kind is StepKind.CHECK:
                 continue  # stands in the code of the saga itself
-            said = saga.DEFAULT_REACTION.get(outcome)
+            said = reactions.DEFAULT_REACTION.get(outcome)
             if said is None:
-                situation = saga.SITUATION_OF_OUTCOME[outcome]
-                said = saga.REACTION_OF_ACTION[saga.action(situation, saga.Pivot.NO)]
+                situation = reactions.SITUATION_OF_OUTCOME[outcome]
+                said = reactions.REACTION_OF_ACTION[action(situation, Pivot.NO)]
             assert said is default, (kind, outcome)
     assert set(StepOutcome) == {outcome for outcomes in DEFAULTS.values() for outcome in outcomes}

@@ -269,7 +269,7 @@ async def test_an_artifact_stays_while_its_command_is_open(gateway: EdgeUnderTes
     capability = (await gateway.capability())["capability"]
     name = await keep_payload(gateway, {"title": "t", "slug": "open-1", "content": "c"})
     command_id = (await gateway.submit(capability, "open-1", by_reference("open-1", name))).json()["command_id"]
-    for state in (OperationState.DISPATCHED, OperationState.FAILED):
+    for state in (OperationState.RUNNING, OperationState.FAILED):
         await advance(gateway, command_id, state)
         assert problem(await delete(gateway, name, **OPERATOR), 409, "conflict")["commands"] == [command_id]
     await advance(gateway, command_id, OperationState.RESOLVED)

@@ -313,7 +313,7 @@ async def test_without_development_mode_there_is_no_issuer(gateway: EdgeUnderTes
         ({"sub": "agent:"}, 422, "payload-invalid"),
         ({"roles": []}, 422, "payload-invalid"),
         ({"roles": "agent"}, 422, "payload-invalid"),
-        ({"roles": ["agent", "king"]}, 422, "payload-invalid"),
+        ({"roles": ["agent", "the king"]}, 422, "payload-invalid"),
         ({"scopes": ["content publish"]}, 422, "payload-invalid"),
         ({"ttl_seconds": 0}, 422, "payload-invalid"),
         ({"ttl_seconds": "60"}, 422, "payload-invalid"),
@@ -326,6 +326,19 @@ async def test_the_development_issuer_checks_what_it_signs(
     """It signs nothing that the gateway would not take."""
     body = {"sub": "agent:x", "tenant": "acme", "roles": ["agent"], **changes}
     problem(await gateway.client.post("/dev/token", json=body), status, slug)
+
+
+async def test_an_unknown_role_permits_nothing(gateway: EdgeUnderTest) -> None:
+    """A token may carry any role's name; what no policy knows is denied. Requirements: G2"""
+    body = {"sub": "agent:x", "tenant": "acme", "roles": ["king"]}
+    token = (await gateway.client.post("/dev/token", json=body)).json()["access_token"]
+    wanted = {
+        "action": {"command_types": ["wordpress.create_draft"], "workflow": None},
+        "resource": {"system": "wordpress", "resource": "post"},
+        "purpose": "test",
+    }
+    answer = await gateway.client.post("/v1/decisions", json=wanted, headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 201 and answer.json()["outcome"] == "denied", answer.text
 
 
 async def test_the_catalog_shows_identity_and_lifetimes(gateway: EdgeUnderTest) -> None:

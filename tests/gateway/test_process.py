@@ -21,6 +21,7 @@ from tests.gateway.asks import question_of, waiting_case
 from tests.gateway.edge import CONNECTIONS, DECLARATIONS, ISSUER, SIGNING, draft, later
 from tests.servers import BusServer, Database, run_apart
 
+from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import (
     ApprovalDecided,
@@ -41,6 +42,7 @@ from trueup_common.runtime.bootstrap import load_catalog
 from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import monotonic, real_now
 from trueup_common.runtime.governance import GovernanceWatch
+from trueup_common.runtime.objects import ObjectStore
 from trueup_gateway.tokens import SigningKey
 
 DEADLINE_SECONDS = 40.0
@@ -360,7 +362,9 @@ async def test_one_key_over_two_replicas_on_one_port(running: Running) -> None:
         *(running.client.post("/v1/commands", json=draft("port"), headers=headers) for _ in range(50))
     )
     accepted = [response for response in responses if response.status_code == 202]
-    assert {response.status_code for response in responses} <= {202, 409}
+    assert {response.status_code for response in responses} <= {202, 409, 503}
+    busy = [response for response in responses if response.status_code == 503]  # a replica that is still starting
+    assert all(response.headers["retry-after"] for response in busy)
     assert sum("idempotent-replayed" not in response.headers for response in accepted) == 1
     assert len({response.json()["command_id"] for response in accepted}) == 1
     assert (await running.next_start("port")).command_id == accepted[0].json()["command_id"]
@@ -471,3 +475,36 @@ async def test_the_wire_is_bounded(running: Running) -> None:
     writer.close()
     headers = {"Authorization": f"Bearer {capability}", "Idempotency-Key": "wire"}
     assert (await running.client.post("/v1/commands", json=draft("wire"), headers=headers)).status_code == 202
+
+
+async def test_a_payload_that_is_kept_on_the_bus_reaches_the_adapters_by_reference(running: Running) -> None:
+    """Two MiB go up as an artifact and come back whole; the command's message names them, and adapters read them.
+
+    Requirements: L16, X1, T1
+    """
+    await running.spawn("gateway")
+    await running.ready()
+    headers = await running.token()
+    payload = {"title": "Long", "slug": "long-1", "content": "word " * 420_000}
+    raw = json.dumps(payload).encode()
+    made = await running.client.post("/v1/artifacts", content=raw, headers=headers)
+    assert made.status_code == 201, made.text
+    name, sha256 = made.json()["artifact_id"], made.json()["sha256"]
+    back = await running.client.get(f"/v1/artifacts/{name}", headers=headers)
+    assert (back.content, back.headers["etag"]) == (raw, f'"{sha256}"')
+    capability = await running.capability()
+    body = {key: value for key, value in draft("long-1").items() if key != "payload"} | {"payload_ref": name}
+    sent = {"Authorization": f"Bearer {capability['capability']}", "Idempotency-Key": '"long-1"'}
+    accepted = await running.client.post("/v1/commands", json=body, headers=sent)
+    assert accepted.status_code == 202, accepted.text
+    start = await running.next_start("long-1")
+    assert (start.payload, start.payload_sha256) == ({"slug": "long-1"}, digest(payload))
+    assert start.payload_ref is not None
+    assert await ObjectStore(running.adapters).get("acme", start.payload_ref.artifact_id, sha256) == raw
+    refused = await running.client.delete(f"/v1/artifacts/{name}", headers=headers)
+    assert refused.status_code == 409
+    other = (await running.client.post("/v1/artifacts", content=b"x" * 200_000, headers=headers)).json()
+    assert (await running.client.delete(f"/v1/artifacts/{other['artifact_id']}", headers=headers)).status_code == 200
+    assert await ObjectStore(running.adapters).get("acme", other["artifact_id"], other["sha256"]) is None
+    oversized = await running.client.post("/v1/artifacts", content=b"x" * (16 * 1024**2 + 1), headers=headers)
+    assert oversized.status_code == 413

@@ -6,9 +6,7 @@ import argparse
 import json
 import sys
 
-from tests.simulation.run import TRACE_LINES, Result, Summary, cell, run_seed, run_seeds
-from trueup_adapters.core import effect
-from trueup_orchestrator.core import operation
+from tests.simulation.run import TABLES, TRACE_LINES, Result, Summary, cell, run_seed, run_seeds
 
 
 def _coverage(summary: Summary, name: str, table: object) -> None:
@@ -55,8 +53,10 @@ def main() -> int:
         _show(result, arguments.lines)
     print(f"\nends: {dict(summary.ends.most_common())}")
     print(f"checks: {dict(summary.checks.most_common())}")
-    _coverage(summary, "operation", operation.TABLE)
-    _coverage(summary, "effect", effect.TABLE)
+    print(f"ends of workflows: {dict(summary.coverage['ends'].most_common())}")
+    print(f"history: {dict(summary.coverage['events'].most_common())}")
+    for name, modules in TABLES.items():
+        _coverage(summary, name, modules[0].TABLE)
     rate = summary.seeds / summary.seconds if summary.seconds else 0.0
     print(f"{summary.seeds} seeds in {summary.seconds:.1f} s: {rate * 60:.0f} a minute, {summary.steps} steps")
     failed = [result.seed for result in summary.failed]

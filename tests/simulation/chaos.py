@@ -22,6 +22,7 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.4
 """Share of seeds with a theme."""
+SAGA_THEMES: Final = ("undo", "impatient")
 THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar")
 
 
@@ -99,11 +100,12 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
             profile.strokes[kind] = fastest + 12.0 * pick()
     if sagas:
         world.there_already = some(0.3, 0.8)
-        for kind, probability, fastest in (("jump", 0.5, 5.0), ("forge", 0.3, 4.0)):
+        for kind, probability, fastest in (("jump", 0.5, 5.0), ("forge", 0.3, 4.0), ("revoke", 0.15, 8.0)):
             if pick() < probability:
                 profile.strokes[kind] = fastest + 12.0 * pick()
     if theme is not None or pick() < THEMED:
-        _bring(theme or THEMES[engine.below(len(THEMES))], engine, plane, profile)
+        themes = (*THEMES, *SAGA_THEMES, *SAGA_THEMES) if sagas else THEMES
+        _bring(theme or themes[engine.below(len(themes))], engine, plane, profile)
     return profile
 
 
@@ -129,6 +131,11 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     elif theme == "liar":
         world.honest, faults.liar_seconds = False, 25.0
         faults.late, faults.lag, faults.lag_seconds, faults.slow_worker = 0.6, 0.5, 25.0, 0.5
+    elif theme == "undo":
+        faults.permanent, faults.business = 0.25, 0.05
+        faults.late, faults.lost_answer, faults.there_already = 0.3, 0.3, 0.3
+    elif theme == "impatient":
+        profile.strokes["jump"], profile.strokes["forge"] = 2.0, 6.0
     else:
         faults.refused, faults.rate_limited, faults.unavailable, faults.lost_answer = 0.3, 0.3, 0.3, 0.3
 
@@ -218,7 +225,9 @@ class Strokes:
     def freeze(self) -> None:
         """Everything of one system is held back for a while."""
         system = self.plane.systems[self.engine.below(len(self.plane.systems))]
-        entry = GovernanceEntry(kind="freeze", id=f"frz_{system}", epoch=2, scope=FreezeScope(system=system))
+        undoing = self.engine.chance(0.3)
+        scope = FreezeScope(system=system, compensation=undoing)
+        entry = GovernanceEntry(kind="freeze", id=f"frz{'c' if undoing else ''}_{system}", epoch=2, scope=scope)
         self.plane.govern(entry)
         self.engine.call_later(self.engine.between(1.0, 12.0), lambda: self.plane.lift(entry))
 

@@ -45,6 +45,10 @@ def _command(rng: random.Random, name: str, command_type: str) -> dict[str, Any]
         step["with"]["content_sha256"] = "${input.sha}"
     scope = "shared" if rng.random() < 0.12 else "id"
     step["key"] = f"{command_type}:{name}:${{input.{scope}}}"
+    if rng.random() < 0.15:  # the same effect wanted by several steps, perhaps
+        step["key"] = f"{command_type}:${{input.{scope}}}"
+        if rng.random() < 0.7:
+            del step["with"]["of"]
     if scope == "shared":
         step["resource"] = "thing/${input.shared}"
     if rng.random() < 0.15:

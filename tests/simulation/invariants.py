@@ -6,6 +6,7 @@ Rows are judged as they are committed, effects as they happen. The judge knows t
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.memory import Change, MemoryDatabase
@@ -63,19 +64,19 @@ class Judge:
     def committed(self, database: MemoryDatabase, changes: list[Change]) -> None:
         """Judge one commit."""
         note = []
-        touched: set[str] = set()
+        touched: dict[str, list[Change]] = {}
         for change in changes:
             note.append(f"{change.table}:{describe(change)}")
             check = _CHECKS.get((database.service, change.table))
             if check is not None:
                 check(self, change)
-            workflow = getattr(change.after or change.before, "workflow_id", None)
-            if database.service == "orchestrator" and workflow is not None:
-                touched.add(workflow)
+            row = change.after or change.before
+            if database.service == "orchestrator" and row is not None and _is_of_case(type(row)):
+                touched.setdefault(row.workflow_id, []).append(change)
         if note:
             self.plane.engine.note("commit " + ", ".join(note))
         for workflow in sorted(touched):
-            self._case(workflow, [item for item in changes if getattr(item.after, "workflow_id", None) == workflow])
+            self._case(workflow, [item for item in touched[workflow] if item.after is not None])
 
     def operation(self, change: Change) -> None:
         """A journal row."""
@@ -150,6 +151,7 @@ class Judge:
             commit = self.plane.databases["orchestrator"].commits_count
             first = self._caused.setdefault((event.workflow_id, event.causation_id), commit)
             demand(first == commit, f"{event.workflow_id}: {event.causation_id} was taken in twice")
+        self.plane.coverage["events"][event.type] += 1
         self.checks["history"] += 1
 
     def effect(self, change: Change) -> None:
@@ -228,12 +230,13 @@ class Judge:
         if self._is_workflow(operation):
             self.sagas.transmitted(operation)
         governs = (
-            ()
+            (f"freeze.frzc_{operation.target_system}",)
             if operation.compensates is not None
             else (
                 f"revoked_mandate.{operation.mandate_id}",
                 f"revoked_decision.{operation.decision_id}",
                 f"freeze.frz_{operation.target_system}",
+                f"freeze.frzc_{operation.target_system}",
             )
         )
         for key in governs:
@@ -402,16 +405,29 @@ _CHECKS: Final = {
 }
 
 
+@cache
+def _told(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which columns of a row say where it stands, and which say what it is."""
+    names = kind.model_fields
+    states = tuple(name for name in ("state", "status", "phase") if name in names)
+    return states, tuple(name for name in ("command_id", "fence", "kind", "type") if name in names)
+
+
+@cache
+def _is_of_case(kind: type[Any]) -> bool:
+    return "workflow_id" in kind.model_fields
+
+
 def describe(change: Change) -> str:
     """One changed row in a few words."""
     row = change.after
     if row is None:
         return "deleted"
-    state = getattr(row, "state", None) or getattr(row, "status", None) or getattr(row, "phase", None) or ""
-    state = getattr(state, "value", state)
-    words = [str(state)]
-    for column in ("command_id", "fence", "kind", "type"):
-        value = getattr(row, column, None)
+    states, names = _told(type(row))
+    state = next((value for name in states if (value := getattr(row, name))), "")
+    words = [str(getattr(state, "value", state))]
+    for column in names:
+        value = getattr(row, column)
         if value is not None:
             words.append(f"{column[0]}={str(value)[:12]}")
     return " ".join(words)

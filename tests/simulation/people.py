@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.engine import Engine, Process, Sleep, Violation
+from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import ControlAsked, SignalReceived
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
@@ -18,6 +19,7 @@ from trueup_common.contracts.workflow import StepPhase, WorkflowDocument
 from trueup_common.runtime.ports import StoreBusy
 from trueup_gateway.api import approvals, operations
 from trueup_gateway.api.acts import telling
+from trueup_gateway.core import control
 from trueup_gateway.core.person_records import SignalRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.workflow_start import StartRequest
@@ -210,9 +212,14 @@ class People:
             if known is None:
                 return
             key = f"decide-{number}"
-            said = await approvals._decide(desk, tx, caller, desk, known, wanted, key, outgoing)  # type: ignore[arg-type]
+            said = await approvals._decide(desk, tx, caller, desk, known, wanted, key, outgoing)
         end = said.extra.get("reason") if isinstance(said, Refused) and said.extra else type(said).__name__
         self.engine.note(f"review {row.approval_id}: {wanted.decision} {end}")
+        if not isinstance(said, Refused):  # what the person is told is true
+            kept = self.plane.databases["gateway"].tables["approval"].rows[row.approval_id,]
+            same = (kept.nonce, kept.content_sha256) == (wanted.nonce, wanted.content_sha256)
+            demand(same and kept.reviewer == caller.subject, f"{row.approval_id}: decided by somebody else")
+            demand(kept.decision == wanted.decision, f"{row.approval_id}: told {wanted.decision}, is {kept.status}")
         if outgoing:
             await publisher.publish(outgoing)
 
@@ -286,16 +293,16 @@ class People:
         paused = view.status == InstanceStatus.PAUSED
         if self.plane.healed:
             if paused and self.engine.chance(0.9):
-                await self._control(view, operations.control.RESUME)
+                await self._control(view, control.RESUME)
         elif self.engine.chance(0.3 if paused else self.meddling):
-            actions = operations.control.ALLOWED[InstanceStatus(view.status)]
+            actions = control.ALLOWED[InstanceStatus(view.status)]
             if actions:
                 await self._control(view, actions[self.engine.below(len(actions))])
 
     async def _control(self, view: Any, action: str) -> None:
         number = self._number()
         wanted = operations.OperatorCommandRequest(
-            action=action,  # type: ignore[arg-type]
+            action=action,
             target=operations.TargetWanted(kind="workflow", id=view.workflow_id),
             reason="simulated",
         )
@@ -308,7 +315,7 @@ class People:
         async with store.transaction() as tx:
             known = await tx.case_of(Reader(view.tenant), view.workflow_id)
             moment = await tx.moment()
-            row = await operations._admit(desk, tx, caller, desk, known, wanted, moment.business)  # type: ignore[arg-type]
+            row = await operations._admit(desk, tx, caller, desk, known, wanted, moment.business)
             asked = ControlAsked(
                 control_id=f"opc_{self.engine.seed:x}_{number}",
                 workflow_id=view.workflow_id,

@@ -138,7 +138,7 @@ class Plane:
         self.engine = engine
         self.systems = SYSTEMS
         self.coverage: dict[str, Counter[str]] = {
-            name: Counter() for name in ("states", "ledger", "points", "cases", "ends")
+            name: Counter() for name in ("states", "ledger", "points", "cases", "ends", "events")
         }
         self.bus = FakeBus(engine, SYSTEMS)
         self.world = World(engine)

@@ -24,7 +24,8 @@ from trueup_adapters.core import effect
 from trueup_common.contracts.canonical import digest, fingerprint
 from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
 from trueup_gateway.core.refusal import Refused
-from trueup_orchestrator.core import operation
+from trueup_orchestrator.core import fold, operation, recovery
+from trueup_reconciler.core import element
 
 COMMANDS_MAX: Final = 4
 WORKFLOWS_MAX: Final = 3
@@ -33,6 +34,15 @@ QUIET_SECONDS: Final = 10.0
 HEAL_SECONDS_MAX: Final = 7200.0
 STEPS_MAX: Final = 400_000
 TRACE_LINES: Final = 60
+
+
+TABLES: Final[dict[str, tuple[Any, ...]]] = {
+    "operation": (operation,),
+    "effect": (effect,),
+    "element": (element,),
+    "recovery": (recovery, fold),
+}
+"""Transition tables of the services, and every module that looks into one."""
 
 
 @dataclass(slots=True)
@@ -317,10 +327,11 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
 
     `theme` prescribes its misfortunes and `sagas` whether it is about workflows; both make another run of the seed.
     """
-    counts: dict[str, Counter[str]] = {"operation": Counter(), "effect": Counter()}
-    tables = operation.TABLE, effect.TABLE
-    operation.TABLE = _Recording(tables[0], cell, counts["operation"])  # type: ignore[misc]
-    effect.TABLE = _Recording(tables[1], cell, counts["effect"])  # type: ignore[misc]
+    counts: dict[str, Counter[str]] = {name: Counter() for name in TABLES}
+    kept = [(module, module.TABLE) for modules in TABLES.values() for module in modules]
+    for name, modules in TABLES.items():
+        for module in modules:
+            module.TABLE = _Recording(module.TABLE, cell, counts[name])
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     violation = None
@@ -330,7 +341,8 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
     except Violation as found:
         violation = str(found)
     finally:
-        operation.TABLE, effect.TABLE = tables  # type: ignore[misc]
+        for module, table in kept:
+            module.TABLE = table
         logging.disable(disabled)
         for process in (*run.plane.processes, run.plane.clients):
             process.down()

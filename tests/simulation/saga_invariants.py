@@ -310,6 +310,8 @@ class SagaJudge:
                 continue
             name = instance.workflow_id
             rows = [orchestrator.tables["operation"].rows[key,] for key in instance.operations]
+            leased = [row.step_id for row in rows if row.lease_expires_at is not None]
+            demand(not leased, f"{name}: at rest with leases of {leased}")
             self.plane.coverage["ends"][instance.status.value] += 1
             self._events(name, histories[name])
             if not world.honest:

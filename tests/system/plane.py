@@ -1,33 +1,37 @@
 """A whole plane of real processes for tests: started once per module, spoken to over HTTP only."""
 
 import asyncio
+import base64
 import json
 import os
+import re
 import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trueup_common.contracts.history import GENESIS, verify
 from trueup_common.contracts.journal import HistoryEvent
-from trueup_common.contracts.topology import CRASH_SUBJECT
+from trueup_common.contracts.topology import CRASH_SUBJECT, SERVICES
 from trueup_common.runtime.bus import connect_admin
+from trueup_devkit import virtual_clock
 from trueup_devkit.plan import Plan
 from trueup_devkit.plane import start_detached, stop
 from trueup_devkit.sample import load_article
 from trueup_devkit.sandbox.systems.cloudflare import ZONES
-from trueup_devkit.virtual_clock import advance, parse_duration, plane_timeline
+from trueup_devkit.virtual_clock import PlaneTimeline, plane_timeline
 
 T = TypeVar("T")
 REPOSITORY = "acme/articles"
 TERMINAL = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED")
 SETTLE_SECONDS = 60.0
-RESTART_SECONDS = 20.0
+RESTART_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 
@@ -89,8 +93,10 @@ class Plane:
     environment: dict[str, str] = field(default_factory=dict)
     connections: str | None = None
     """A connections file of the test's own; without one the sandbox world is connected."""
+    programs: dict[str, list[str]] = field(default_factory=dict)
     url: str = ""
     sandbox_url: str = ""
+    _tokens: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def start(self) -> "Plane":
         self.plan = Plan(
@@ -100,6 +106,7 @@ class Plane:
             clock=self.clock,
             sandbox=self.connections is None,
             connections=self.connections,
+            programs=self.programs,
         )
         state = start_detached(self.plan, {**os.environ, **self.environment})
         self.url, self.sandbox_url = str(state.gateway_url), str(state.sandbox_url)
@@ -136,16 +143,25 @@ class Plane:
         asyncio.run(order())
 
     def advance(self, distance: str) -> None:
-        """Move business time; only where the clock is virtual."""
+        """Move business time forward, due time by due time, as `trueup clock advance` does."""
+        asyncio.run(
+            self._move(lambda timeline: virtual_clock.advance(timeline, virtual_clock.parse_duration(distance)))
+        )
+
+    def advance_to(self, moment: datetime) -> None:
+        """Set business time to exactly a moment, past everything that falls due meanwhile."""
+
+        async def move(timeline: PlaneTimeline) -> None:
+            await timeline.announce(await timeline.move_to(moment))
+
+        asyncio.run(self._move(move))
+
+    async def _move(self, how: Callable[[PlaneTimeline], Awaitable[Any]]) -> None:
         state = self.plan.folder.read_state()
         assert state is not None
-        names = [process.name for process in state.processes if process.name in self.clocked(state.processes)]
-
-        async def move() -> None:
-            async with plane_timeline(self.database_url, self.nats_url, names) as timeline:
-                await advance(timeline, parse_duration(distance))
-
-        asyncio.run(move())
+        names = [p.name for p in state.processes if p.name.rstrip("0123456789").rstrip("-") in SERVICES]
+        async with plane_timeline(self.database_url, self.nats_url, names) as timeline:
+            await how(timeline)
         self._tokens.clear()
 
     # -- HTTP -----------------------------------------------------------------------------------------------------
@@ -239,9 +255,15 @@ class Plane:
 
     # -- workflows ------------------------------------------------------------------------------------------------
 
-    def workflow_capability(self, name: str, *, tenant: str = "acme", max_uses: int = 1) -> str:
+    def workflow_capability(self, name: str, **wanted: Any) -> str:
         """Decision and capability for starting a workflow."""
-        headers = {"authorization": f"Bearer {self.token(tenant=tenant)}"}
+        return str(self.workflow_authority(name, **wanted)["capability"])
+
+    def workflow_authority(
+        self, name: str, *, tenant: str = "acme", max_uses: int = 1, token: str | None = None
+    ) -> dict[str, Any]:
+        """Decision and capability for starting a workflow, with their ids."""
+        headers = {"authorization": f"Bearer {token or self.token(tenant=tenant)}"}
         body = {
             "action": {"command_types": [], "workflow": name},
             "resource": {"system": "workflow", "resource": "*"},
@@ -251,10 +273,11 @@ class Plane:
         }
         decision = http("POST", f"{self.url}/v1/decisions", body, headers=headers)
         assert decision.status == 201 and decision.body["outcome"] == "approved", decision
-        wanted = {"decision_id": decision.body["decision_id"], "max_uses": max_uses, "ttl_seconds": 3600}
+        decision_id = decision.body["decision_id"]
+        wanted = {"decision_id": decision_id, "max_uses": max_uses, "ttl_seconds": 3600}
         capability = http("POST", f"{self.url}/v1/capabilities", wanted, headers=headers)
         assert capability.status == 201, capability
-        return str(capability.body["capability"])
+        return {"decision_id": decision_id, **capability.body}
 
     def begin(
         self,
@@ -271,6 +294,21 @@ class Plane:
         body = {"definition": name, "version": None, "input": data, "purpose": "test", **extra}
         headers = {"authorization": f"Bearer {bearer}", "idempotency-key": f'"{key}"'}
         return http("POST", f"{self.url}/v1/workflows", body, headers=headers)
+
+    def begun(self, name: str, data: dict[str, Any], key: str, **extra: Any) -> str:
+        """Start a workflow that is accepted; its id."""
+        answer = self.begin(name, data, key, **extra)
+        assert answer.status == 202, answer
+        return str(answer.body["workflow_id"])
+
+    def article(self, article_id: str, **changes: Any) -> dict[str, Any]:
+        """The sample article under another id and slug, as input of `seo-article-publish`."""
+        data = load_article(repository=REPOSITORY, zone_id=ZONES["acme"], web=f"{self.systems['wordpress']}/web")
+        return data | {"article_id": article_id, "slug": f"article-{article_id.lower()}"} | changes
+
+    def publishing(self, article_id: str, **changes: Any) -> str:
+        """Start publishing the sample article under its own id; the case's id."""
+        return self.begun("seo-article-publish", self.article(article_id, **changes), f"publish:{article_id}")
 
     def register(self, document: str, tenant: str = "acme") -> Answer:
         """Register a workflow document."""
@@ -342,11 +380,65 @@ class Plane:
         headers = {"authorization": f"Bearer {token or self.editor()}", "idempotency-key": f'"{named}"'}
         return http("POST", f"{self.url}/v1/approvals/{approval['approval_id']}/decision", body, headers=headers)
 
+    def operate(self, path: str, body: dict[str, Any], key: str, method: str = "POST") -> Answer:
+        """A changing call of an operator."""
+        token = self.token("operator:olga", roles=("operator",))
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": f'"{key}"'}
+        return http(method, f"{self.url}{path}", body, headers=headers)
+
+    def control(self, action: str, workflow_id: str, key: str | None = None) -> Answer:
+        """Pause or resume a case."""
+        target = {"kind": "workflow", "id": workflow_id}
+        body = {"action": action, "target": target, "reason": "test", "evidence": [], "params": {}}
+        return self.operate("/v1/operator-commands", body, key or f"{action}:{workflow_id}")
+
+    def signal(self, workflow_id: str, event_id: str, kind: str, data: Any = None) -> str:
+        """Send an event to a case; what became of it."""
+        body = {"event_id": event_id, "type": kind, "data": data, "occurred_at": None}
+        answer = self.operate(f"/v1/workflows/{workflow_id}/signals", body, event_id)
+        assert answer.status == 202, answer
+        return str(answer.body["disposition"])
+
+    def history(self, workflow_id: str) -> list[HistoryEvent]:
+        """The whole history of a case, its chain of hashes verified."""
+        token, items, after = self.token("operator:olga", roles=("operator",)), [], 0
+        while True:
+            answer = self.get(f"/v1/workflows/{workflow_id}/history?after_seq={after}", token)
+            assert answer.status == 200, answer
+            if not answer.body["items"]:
+                break
+            items += answer.body["items"]
+            after = items[-1]["seq"]
+        events = [HistoryEvent.model_validate({"tenant": "acme", "workflow_id": workflow_id, **item}) for item in items]
+        assert events[0].prev_hash == GENESIS
+        assert verify(events) is None
+        return events
+
+    def stream(self, workflow_id: str, timeout_seconds: float = 30) -> list[tuple[str, Any]]:
+        """The server-sent events of a case until its end."""
+        token = self.token("operator:olga", roles=("operator",))
+        request = urllib.request.Request(
+            f"{self.url}/v1/workflows/{workflow_id}/stream", headers={"authorization": f"Bearer {token}"}
+        )
+        told: list[tuple[str, Any]] = []
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            for part in response.read().decode().split("\n\n"):
+                fields = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line and line[0] != ":")
+                if "event" in fields:
+                    told.append((fields["event"], json.loads(fields["data"])))
+        return told
+
     def cancel(self, workflow_id: str, key: str = "cancel-1") -> Answer:
         """Ask for a case to be cancelled."""
+        return self.operate(f"/v1/workflows/{workflow_id}/cancel", {"reason": "test"}, f"{key}:{workflow_id}")
+
+    def exceptions(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Open exceptions of a case, as operators see them."""
         token = self.token("operator:olga", roles=("operator",))
-        headers = {"authorization": f"Bearer {token}", "idempotency-key": f'"{key}:{workflow_id}"'}
-        return http("POST", f"{self.url}/v1/workflows/{workflow_id}/cancel", {"reason": "test"}, headers=headers)
+        answer = self.get("/v1/exceptions?status=open&limit=200", token)
+        assert answer.status == 200, answer
+        return [item for item in answer.body["items"] if item["workflow_id"] == workflow_id]
 
     # -- the world ------------------------------------------------------------------------------------------------
 
@@ -363,22 +455,33 @@ class Plane:
         answer = http("POST", f"{self.sandbox_url}/_faults", body)
         assert answer.status < 300, answer
 
+    @property
+    def systems(self) -> dict[str, str]:
+        """Where each system of the world listens."""
+        return dict(http("GET", f"{self.sandbox_url}/").body["systems"])
+
+    def requests(self, system: str, method: str, path: str) -> list[dict[str, Any]]:
+        """What a system was asked."""
+        items = http("GET", f"{self.sandbox_url}/_requests?system={system}").body["items"]
+        return [item for item in items if item["method"] == method and re.search(path, item["path"])]
+
     def effects(self, kind: str, action: str | None = None) -> list[dict[str, Any]]:
         """The ground truth of the world."""
         items = http("GET", f"{self.sandbox_url}/_effects").body["items"]
         return [item for item in items if item["kind"] == kind and action in (None, item["action"])]
 
-    def posts_of(self, command_id: str) -> list[dict[str, Any]]:
-        """Posts in the world that carry this operation's marker, read as the site's own editor would."""
-        systems = http("GET", f"{self.sandbox_url}/").body["systems"]
-        import base64
-
+    def posts(self, search: str, status: str = "any") -> list[dict[str, Any]]:
+        """Posts of the site, read as its own editor would."""
         basic = base64.b64encode(b"bot:sandbox-acme").decode()
-        site = f"{systems['wordpress']}/acme/wp-json/wp/v2/posts"
         answer = http(
             "GET",
-            f"{site}?search=trueup:{command_id}&status=any&context=edit",
+            f"{self.systems['wordpress']}/acme/wp-json/wp/v2/posts?search={search}&status={status}&context=edit",
             headers={"authorization": f"Basic {basic}"},
         )
         assert answer.status == 200, answer
-        return [post for post in answer.body if command_id in post["content"]["raw"]]
+        return list(answer.body)
+
+    def posts_of(self, command_id: str) -> list[dict[str, Any]]:
+        """Posts in the world that carry this operation's marker."""
+        found = self.posts(f"trueup:{command_id}")
+        return [post for post in found if command_id in post["content"]["raw"]]

@@ -27,6 +27,7 @@ _COMMAND = (
     '"target": {"system": "wordpress", "resource": "post"}, '
     '"payload": {"title": "A", "content": "<p>B</p>", "slug": "a"}}'
 )
+_WORKFLOW = '{"idempotency_key": "article-1-v1", "definition": "seo-article-publish", "input": {"article_id": "1", …}}'
 
 app = typer.Typer(
     name="trueup",
@@ -155,8 +156,13 @@ def token(
 @app.command(epilog=_example("trueup capability --command-type wordpress.create_draft --resource 'post/*'"))
 def capability(
     *,
-    command_type: Annotated[list[str], typer.Option("--command-type", help="Command type; may be repeated.")],
-    resource: Annotated[str, typer.Option(help="Resource; 'post/*' covers everything below post.")],
+    command_type: Annotated[
+        list[str] | None, typer.Option("--command-type", help="Command type; may be repeated.")
+    ] = None,
+    workflow: Annotated[str | None, typer.Option(help="Instead of command types: a workflow to start.")] = None,
+    resource: Annotated[
+        str | None, typer.Option(help="Resource; 'post/*' covers everything below post. Of a workflow: its object.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System; default: that of the first command type.")] = None,
     sub: Annotated[str, typer.Option(help="Subject of the development token.")] = "agent:cli",
     tenant: Tenant = "acme",
@@ -168,10 +174,18 @@ def capability(
     state_dir: StateDir = DEFAULT_FOLDER,
 ) -> None:
     """Ask for a decision and print the capability that follows from it."""
+    if bool(command_type) == bool(workflow):
+        raise typer.BadParameter("give either --command-type or --workflow")
+    if command_type and not resource:
+        raise typer.BadParameter("is needed with --command-type", param_hint="--resource")
     client = _client(gateway, state_dir)
     client.token = token or client.dev_token(sub, tenant, ["agent"], [], 3600)
-    target = {"system": system or command_type[0].partition(".")[0], "resource": resource}
-    decision = client.decide(command_type, target, purpose)
+    if workflow:
+        decision = client.decide_workflow(workflow, None, purpose, resource)
+    else:
+        types = command_type or []
+        target = {"system": system or types[0].partition(".")[0], "resource": resource or ""}
+        decision = client.decide(types, target, purpose)
     if decision["outcome"] != "approved":
         risk, policies = decision.get("risk") or {}, ", ".join(decision.get("determining_policies") or [])
         why = f"risk {risk.get('level')} {risk.get('score')}, policies {policies or 'none'}"
@@ -191,10 +205,8 @@ def submit(
     """Send one command under the capability in TRUEUP_CAPABILITY and print the answer."""
     from trueup_devkit.gateway_client import TERMINAL_STATES
 
-    key = _secret("TRUEUP_CAPABILITY")
-    if not key:
-        raise typer.BadParameter("TRUEUP_CAPABILITY is not set; see: trueup capability --help")
-    command = _read_command(file)
+    key = _capability()
+    command = _read_request(file, _COMMAND)
     client = _client(gateway, state_dir)
     answer = client.submit(command, key, WAIT_STEP_SECONDS if wait else 0).body
     while wait and answer.get("state") not in TERMINAL_STATES:
@@ -204,14 +216,76 @@ def submit(
         raise typer.Exit(1)
 
 
-def _read_command(file: str) -> dict[str, Any]:
+@app.command(epilog=_example("TRUEUP_CAPABILITY=$(trueup capability --workflow …) trueup start case.json --watch"))
+def start(
+    file: Annotated[str, typer.Argument(help="JSON of POST /v1/workflows plus idempotency_key; - reads stdin.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Show it to its end; not CLOSED exits with 1.")] = False,
+    tenant: Tenant = "acme",
+    gateway: Gateway = None,
+    state_dir: StateDir = DEFAULT_FOLDER,
+) -> None:
+    """Start a workflow under the capability in TRUEUP_CAPABILITY and print the answer."""
+    key = _capability()
+    request = _read_request(file, _WORKFLOW)
+    answer = _client(gateway, state_dir).start(request, key).body
+    print(json.dumps(answer, indent=2))
+    if watch:
+        from trueup_devkit import watching
+
+        reader = _reader(gateway, state_dir, None, tenant)
+        if watching.watch(reader, answer["workflow_id"]).status != "CLOSED":
+            raise typer.Exit(1)
+
+
+@app.command(epilog=_example("trueup approve apr_… --content-sha256 1359e6…"))
+def approve(
+    *,
+    identifier: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Approval; without one, what waits for a person is listed.")
+    ] = None,
+    content_sha256: Annotated[
+        str | None, typer.Option("--content-sha256", help="What exactly is approved; without it, it is only shown.")
+    ] = None,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject it instead.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; stands in the row.")] = "command line",
+    scope: Annotated[str, typer.Option(help="Scope of the development token.")] = "content:publish",
+    tenant: Tenant = "acme",
+    token: Annotated[
+        str | None,
+        typer.Option("--token", envvar="TRUEUP_APPROVER_TOKEN", help="An approver's; default: a development token."),
+    ] = None,
+    gateway: Gateway = None,
+    state_dir: StateDir = DEFAULT_FOLDER,
+) -> None:
+    """Show what waits for approval, and answer one: exactly the content with this hash, nothing else."""
+    client = _client(gateway, state_dir)
+    client.token = token or client.dev_token("operator:cli", tenant, ["approver"], [scope], 3600)
+    if identifier is None:
+        for item in client.items("/v1/approvals", status="pending"):
+            print(f"{item['approval_id']}  {item['scope']}  {item['workflow_id']}  until {item['expires_at']}")
+        return
+    approval = client.get(f"/v1/approvals/{identifier}")
+    if content_sha256 is not None:
+        asked = {**approval, "content_sha256": content_sha256}
+        approval = client.answer_approval(asked, "reject" if reject else "approve", reason)
+    print(json.dumps(approval, indent=2))
+
+
+def _capability() -> str:
+    key = _secret("TRUEUP_CAPABILITY")
+    if not key:
+        raise typer.BadParameter("TRUEUP_CAPABILITY is not set; see: trueup capability --help")
+    return key
+
+
+def _read_request(file: str, example: str) -> dict[str, Any]:
     try:
         content = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(content, dict) or not content.get("idempotency_key"):
         # Outside of the usual frame, so that the example can be copied.
-        print(f"trueup: {file}: a JSON object with idempotency_key is needed, such as\n{_COMMAND}", file=sys.stderr)
+        print(f"trueup: {file}: a JSON object with idempotency_key is needed, such as\n{example}", file=sys.stderr)
         raise typer.Exit(2)
     return content
 

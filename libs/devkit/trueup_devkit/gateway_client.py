@@ -111,7 +111,7 @@ class GatewayClient:
 
     def decide_workflow(self, name: str, version: int | None, purpose: str, resource: str | None = None) -> Any:
         """Ask governance for a decision on a workflow; `resource` is a pattern over its business objects."""
-        action = {"command_types": [], "workflow": name, "version": version}
+        action: dict[str, Any] = {"command_types": [], "workflow": name, "version": version}
         return self._decided(action, {"system": "workflow", "resource": resource or "*"}, purpose)
 
     def _decided(self, action: dict[str, Any], resource: dict[str, str], purpose: str) -> Any:

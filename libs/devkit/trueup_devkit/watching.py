@@ -55,9 +55,26 @@ def watch(client: GatewayClient, identifier: str, timeout_seconds: float | None 
     if sys.stdout.isatty():
         _watch_on_screen(watched, timeout_seconds)
     else:
-        follow(watched, lambda new: [print(line_of(event), flush=True) for event in new], timeout_seconds)
+        follow(watched, _Lines(watched), timeout_seconds)
         print(f"{watched.workflow_id} {watched.status}", flush=True)
     return watched
+
+
+class _Lines:
+    """A case in a pipe: each event once, and all steps in one line whenever one of them has moved."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._strip = ""
+
+    def __call__(self, new: list[dict[str, Any]]) -> None:
+        for event in new:
+            print(line_of(event), flush=True)
+        case = self._watched.case
+        strip = f"{steps_in_short(case)}  {self._watched.status}{wait_in_short(case)}"
+        if case.get("definition") not in (None, "command") and strip != self._strip:
+            self._strip = strip
+            print(f"      {strip}", flush=True)
 
 
 def follow(
@@ -94,30 +111,64 @@ def _watch_on_screen(watched: Watched, timeout_seconds: float | None) -> None:
 
 
 def picture(watched: Watched) -> Any:
-    """The case as a rich renderable: status, attempts, state elements, last events."""
+    """The case as a rich renderable: status and wait, steps or attempts, state elements, last events."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
+    case = watched.case
     head = Text.assemble((watched.workflow_id, "bold"), "  ", (watched.status, _colour(watched.status)))
+    if case.get("definition") not in (None, "command"):
+        about = case.get("object") or {}
+        head.append(f"  {case['definition']} v{case.get('version')}  {about.get('type')}/{about.get('id')}")
+        head.append(f"  pivot {case.get('pivot')}")
     command = watched.command
     if command:
         head.append(f"  {command.get('command_type')}  {command.get('state')}")
         if command.get("error_code"):
             head.append(f"  ({command.get('error_class')}: {command.get('error_code')})", "yellow")
-    attempts = Table(
-        "attempt", "fence", "state", "status", "error", title="attempts", title_justify="left", expand=False
-    )
+    head.append(wait_in_short(case), "yellow")
+    lines = Text("\n".join(line_of(event) for event in watched.events[-_SHOWN_EVENTS:]))
+    tables = (_steps_table(case), _attempts_table(command), _vector_table(case))
+    return Group(head, *(table for table in tables if table.row_count), lines)
+
+
+def _steps_table(case: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("step", "does", "state", "attempts", "ended as", "undone", title="steps", title_justify="left")
+    for step in case.get("steps") or []:
+        if step.get("kind"):
+            undone = step.get("compensation_state")
+            table.add_row(
+                step["id"],
+                str(step.get("command_type") or step["kind"]),
+                _sign(step),
+                str(step.get("attempts") or ""),
+                _short(step.get("ended_as") or step.get("outcome")),
+                "" if undone in (None, "NONE") else str(undone),
+            )
+    return table
+
+
+def _attempts_table(command: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("attempt", "fence", "state", "status", "error", title="attempts", title_justify="left")
     for attempt in command.get("attempts") or []:
         names = ("attempt_id", "fence", "state", "external_status", "error_code")
-        attempts.add_row(*(str(attempt.get(name) or "") for name in names))
-    vector = Table("element", "desired", "recorded", "observed", "phase", title="state", title_justify="left")
-    vector.columns[0].no_wrap = True
-    for element in watched.case.get("vector") or []:
+        table.add_row(*(str(attempt.get(name) or "") for name in names))
+    return table
+
+
+def _vector_table(case: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("element", "desired", "recorded", "observed", "phase", title="state", title_justify="left")
+    table.columns[0].no_wrap = True
+    for element in case.get("vector") or []:
         names = ("element", "desired", "recorded", "observed", "phase")
-        vector.add_row(*(_short(element.get(name)) for name in names))
-    lines = Text("\n".join(line_of(event) for event in watched.events[-_SHOWN_EVENTS:]))
-    return Group(head, *(table for table in (attempts, vector) if table.row_count), lines)
+        table.add_row(*(_short(element.get(name)) for name in names))
+    return table
 
 
 def steps_in_short(case: dict[str, Any]) -> str:
@@ -171,14 +222,25 @@ def line_of(event: dict[str, Any]) -> str:
 
 
 _TELLING = (
-    *("command_type", "status", "verdict", "evidence", "finds_count", "fence", "proposed", "external_status"),
-    *("error_class", "error_code", "reason", "check", "recovery", "attempt_count", "element", "superseded_by"),
-    *("owed", "found", "external_resource_id", "lease_owner", "next"),
+    *("step_id", "command_type", "status", "verdict", "evidence", "finds_count", "fence", "proposed"),
+    *(
+        "external_status",
+        "error_class",
+        "error_code",
+        "reason",
+        "check",
+        "recovery",
+        "attempt_count",
+        "element",
+        "superseded_by",
+    ),
+    *("owed", "found", "external_resource_id", "lease_owner", "next", "outcome", "approval_id", "content_sha256"),
+    *("expects", "direction", "detail", "compensates", "passed", "failed", "locks"),
 )
 
 
 def _short(value: Any) -> str:
-    text = "" if value is None else str(value)
+    text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
 
 

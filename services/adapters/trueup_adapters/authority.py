@@ -11,7 +11,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.grant import GrantClaims, refusal
 from trueup_common.contracts.states import RiskLevel
-from trueup_common.contracts.task import ExecuteTask
+from trueup_common.contracts.task import ExecuteTask, Operation
 
 
 class Verifier(Protocol):
@@ -39,6 +39,13 @@ class Governance(Protocol):
         ...
 
 
+def _is_whole(operation: Operation) -> bool:
+    try:
+        return digest(operation.payload) == operation.payload_sha256
+    except ValueError:
+        return False
+
+
 class GrantAuthority:
     """The grant check of one process. Compensation goes on after a revocation; only a freeze that names it stops it."""
 
@@ -55,11 +62,8 @@ class GrantAuthority:
         failed = refusal(claims, task, now=now, epoch_min=task.min_epoch)
         if failed is not None:
             return f"grant_{failed}"
-        try:
-            payload_sha256 = digest(operation.payload)
-        except ValueError:
-            return "payload_hash"
-        if payload_sha256 != operation.payload_sha256:
+        # A payload that is kept as an artifact is checked against the granted hash when it is fetched.
+        if operation.payload_ref is None and not _is_whole(operation):
             return "payload_hash"
         return self._held_back(task, claims, declaration) or claims
 

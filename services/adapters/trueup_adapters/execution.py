@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
@@ -30,6 +31,7 @@ from trueup_adapters.core.job import (
     tenant_and_system,
 )
 from trueup_adapters.handler import keep_progress
+from trueup_adapters.payloads import NO_PAYLOADS, PayloadAway, PayloadInvalid, PayloadMissing, Payloads
 from trueup_adapters.store import AdaptersTransaction
 from trueup_common.contracts.adapter import Adapter, Connection, LeaseLost, Outcome, Target, not_sent, rejected
 from trueup_common.contracts.observation import Finding, Observation
@@ -164,7 +166,10 @@ class Execution:
         store: Store[AdaptersTransaction],
         crash: CrashPoints,
         worker: str,
+        *,
+        payloads: Payloads = NO_PAYLOADS,
     ) -> None:
+        self.payloads = payloads
         self.lines = dict(lines)
         self.finished = dict(finished)
         self.store = store
@@ -240,15 +245,33 @@ class Execution:
                 return not_sent("no_slot", "the connection's rate has no place before send_by")
             if wait:
                 await asyncio.sleep(wait)
+            ready = await self._with_payload(job)
+            if isinstance(ready, Outcome):
+                return ready
             if not line.breaker.admits(monotonic()):
                 return not_sent("circuit_open", "the target fails for everyone; one at a time tries whether it is back")
-            outcome = await self._transmit(job, line)
+            outcome = await self._transmit(ready, line)
             if line.breaker.heard(outcome, monotonic()):
                 about = {"tenant": line.connection.tenant, "system": line.connection.system}
                 log.warning("circuit opened", extra=about)
             return outcome
         finally:
             line.sends.release()
+
+    async def _with_payload(self, job: SendJob) -> SendJob | Outcome:
+        """The job with its whole payload, before anything is sent; else what the attempt has come to."""
+        operation = job.row.operation
+        if operation.payload_ref is None:
+            return job
+        try:
+            async with asyncio.timeout(job.send_by_seconds - monotonic()):
+                return replace(job, row=job.row.evolve(operation=await self.payloads.whole(operation)))
+        except (PayloadAway, TimeoutError) as error:
+            return not_sent("payload_unavailable", str(error))
+        except PayloadMissing:
+            return rejected(ErrorClass.TRANSIENT, "payload_missing", "the payload's artifact has no content")
+        except PayloadInvalid as error:
+            return rejected(ErrorClass.PERMANENT, "payload_invalid", str(error))
 
     async def _transmit(self, job: SendJob, line: Line) -> Outcome:
         with span(
@@ -305,9 +328,14 @@ class Execution:
         ) as seen:
             try:
                 async with asyncio.timeout(timeout_seconds), line.reads:
-                    finding = await find(job, line.target, timeout_seconds)
+                    whole = await self.payloads.whole(job.row.operation)
+                    ready = job if whole is job.row.operation else replace(job, row=job.row.evolve(operation=whole))
+                    finding = await find(ready, line.target, timeout_seconds)
             except TimeoutError:
                 finding = undecided("timeout")
+            except (PayloadAway, PayloadMissing, PayloadInvalid) as error:
+                log.warning("payload not read", extra={"command_id": job.row.command_id, "reason": repr(error)[:200]})
+                finding = undecided("payload_unavailable")
             seen.set_attribute("trueup.outcome", finding.verdict.value)
             if finding.verdict is FindVerdict.UNKNOWN:
                 failed(seen, finding.reason or "unknown")

@@ -12,6 +12,7 @@ from trueup_adapters.connections import ConnectionsUnusable, read_connections
 from trueup_adapters.discovery import discovery_routes
 from trueup_adapters.execution import Execution, FinishedQueue, open_lines
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
+from trueup_adapters.payloads import KeptPayloads
 from trueup_adapters.store import ANY_OVERDUE, SqlAdaptersTransaction, SqlDocuments, sql_store
 from trueup_common.contracts.adapter import ENTRY_POINT_GROUP, Adapter, Connection
 from trueup_common.contracts.ids import new_id
@@ -22,6 +23,7 @@ from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.host import BATCH_MAX, Loop
+from trueup_common.runtime.objects import ObjectStore
 from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.settings import Settings
 from trueup_common.runtime.timers import DueLoop
@@ -92,7 +94,9 @@ async def build(context: Context) -> Parts:
     worker = f"{settings.instance}#{new_id('msg')[-8:]}"
     store = sql_store(context.database)
     finished = {system: FinishedQueue(system) for system in adapters}
-    execution = Execution(lines, finished, store, context.crash, worker)
+    execution = Execution(
+        lines, finished, store, context.crash, worker, payloads=KeptPayloads(ObjectStore(context.bus))
+    )
     authority = GrantAuthority(keys, context.governance)
     scan = Scan(declarations=context.catalog, background=execution, process=settings.instance, worker=worker)
     common: dict[str, Any] = {

@@ -1,12 +1,14 @@
-"""Answers: requests that wait for the end of their command. A nudge ends a wait; polling is the fallback.
+"""Answers: requests that wait for the end of their command or workflow. A nudge ends a wait; polling is the fallback.
 
-A nudge is only a hint over core NATS; losing it costs time, never an answer. What a nudge told is remembered for a
+A nudge is only a hint: of a command over core NATS, of a workflow by the worker in this process that has just stored
+its end. Losing it costs time, never an answer. What a nudge told is remembered for a
 while: who has heard the end of a command does not read an earlier state from the read model afterwards.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -30,6 +32,7 @@ class AnswerBoard:
     def __init__(self, reads: GatewayReads) -> None:
         self._reads = reads
         self._waits: dict[str, list[asyncio.Future[dict[str, Any]]]] = {}
+        self._cases: dict[str, asyncio.Event] = {}
         self._seen: set[str] = set()
         self._told: dict[str, dict[str, Any]] = {}
 
@@ -48,6 +51,26 @@ class AnswerBoard:
             waits.remove(future)
             if not waits:
                 del self._waits[command_id]
+
+    @contextlib.contextmanager
+    def expecting_case(self, workflow_id: str) -> Iterator[asyncio.Event | None]:
+        """An event that is set when a workflow is over; None where too many wait already."""
+        if len(self._cases) >= WAITS_MAX:
+            yield None
+            return
+        event = self._cases.setdefault(workflow_id, asyncio.Event())
+        try:
+            yield event
+        finally:
+            if self._cases.get(workflow_id) is event:
+                del self._cases[workflow_id]
+
+    def cases_over(self, workflow_ids: Iterable[str]) -> None:
+        """End all waits for workflows whose end can be read by now."""
+        for workflow_id in workflow_ids:
+            event = self._cases.pop(workflow_id, None)
+            if event is not None:
+                event.set()
 
     async def nudge(self, raw: Any) -> None:
         """Take over one CaseAnswered of the orchestrator."""
@@ -82,11 +105,12 @@ class AnswerBoard:
             if not future.done():
                 future.set_result(row)
 
-    def _patient(self) -> list[str]:
-        """Commands that are waited for since the last look at least: nearly all others a nudge ends at once."""
-        waited = [command_id for command_id in self._waits if command_id in self._seen]
-        self._seen = set(self._waits)
-        return waited[:POLL_COMMANDS_MAX]
+    def _patient(self) -> tuple[list[str], list[str]]:
+        """What is waited for since the last look at least: nearly all others a nudge ends at once."""
+        commands = [command_id for command_id in self._waits if command_id in self._seen]
+        cases = [workflow_id for workflow_id in self._cases if workflow_id in self._seen]
+        self._seen = {*self._waits, *self._cases}
+        return commands[:POLL_COMMANDS_MAX], cases[:POLL_COMMANDS_MAX]
 
     async def poll(self, stop: asyncio.Event) -> None:
         """Look into the read model for everything that is waited for, until `stop`."""
@@ -94,11 +118,10 @@ class AnswerBoard:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await stop.wait()
-            waited = self._patient()
-            if not waited:
-                continue
+            commands, cases = self._patient()
             try:
-                for row in await self._reads.command_rows(waited):
+                for row in await self._reads.command_rows(commands) if commands else ():
                     self.tell(row)
+                self.cases_over(await self._reads.cases_over(cases) if cases else ())
             except StoreBusy as busy:
                 log.info("not polled: store busy", extra={"reason": str(busy)})

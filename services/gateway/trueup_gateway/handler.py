@@ -1,6 +1,6 @@
 """The gateway's worker: mints grants for proposed tasks, and projects the other services' events into the views."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from trueup_common.contracts.events import (
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.shape import ForwardContract
+from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.grants import GrantKeys
@@ -203,10 +204,14 @@ def _view(message: Message) -> View | None:
 class ViewHandler:
     """CaseChanged, ElementChanged, ExceptionChanged, SignalDisposed → rows that the API reads.
 
-    Versions deduplicate, so there is no inbox.
+    Versions deduplicate, so there is no inbox. `over` is told of cases whose end is committed.
     """
 
     inbox = False
+
+    def __init__(self, over: Callable[[Iterable[str]], None] = lambda _: None) -> None:
+        self._over = over
+        self._ended: set[str] = set()
 
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Project one batch."""
@@ -233,7 +238,10 @@ class ViewHandler:
         )
         await tx.free_identities(projection.freed(cases))
         await tx.dispose_signals(signals)
+        self._ended.update(case.instance.workflow_id for case in cases if case.instance.status in INSTANCE_TERMINAL)
         return ()
 
     async def settled(self, messages: Sequence[Message]) -> None:
-        """Nothing is left to do after the commit."""
+        """Tell what ended. Whoever hears it looks for himself, so one that did not last does no harm."""
+        ended, self._ended = self._ended, set()
+        self._over(ended)

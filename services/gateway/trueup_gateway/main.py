@@ -169,6 +169,7 @@ async def build(context: Context) -> Parts:
     keys = read_grant_keys(settings)
     store = gateway_store(context.database)
     rules = RuleBook()
+    answers = AnswerBoard(GatewayReads(context.database))
     await seed(store, context)
     parts = Parts(own_health="api" in roles)
     publisher = GovernancePublisher(store=store, bus=context.bus, watch=context.governance)
@@ -176,12 +177,12 @@ async def build(context: Context) -> Parts:
         grants = GrantHandler(rules=rules, catalog=context.catalog, keys=keys)
         parts.loops += [
             _loop(context, store, "gateway-grants", grants),
-            _loop(context, store, "gateway-views", ViewHandler()),
+            _loop(context, store, "gateway-views", ViewHandler(answers.cases_over)),
             _loop(context, store, "gateway-approvals", ApprovalHandler()),
         ]
         parts.background.append(lambda: publisher.run(context.stop))
     if "api" in roles:
-        await _add_api(context, parts, store, rules, keys, signing, dev, publisher)
+        await _add_api(context, parts, store, rules, keys, signing, dev, publisher, answers)
     return parts
 
 
@@ -194,10 +195,10 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
     signing: SigningKey,
     dev: SigningKey | None,
     publisher: GovernancePublisher,
+    answers: AnswerBoard,
 ) -> None:
     settings = context.settings
     reads = GatewayReads(context.database)
-    answers = AnswerBoard(reads)
     watch = CaseWatch(reads)
     acceptor = Acceptor(
         store=store,

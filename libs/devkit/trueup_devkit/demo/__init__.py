@@ -1,1 +1,1 @@
-"""The demos: one article through one workflow, on a plane of its own, while the world and the plane itself misbehave."""
+"""The demos: one article through one workflow, on a plane of its own, while world and plane misbehave."""

@@ -75,7 +75,7 @@ class Casualties:
             return False
         os.kill(victim.pid, signal.SIGKILL)
         casualty.killed = victim
-        self._tell("FAULT", f"SIGKILL to the {casualty.name} (pid {victim.pid}): {casualty.moment}")
+        self._tell("FAULT", f"SIGKILL to {casualty.name} (pid {victim.pid}) at the worst moment: {casualty.moment}")
         return True
 
     def _note_return(self, casualty: Casualty, killed: ProcessState) -> None:
@@ -84,10 +84,10 @@ class Casualties:
             return
         if not casualty.restarted:
             casualty.restarted = True
-            self._tell("supervisor", f"saw the {casualty.name} end and started it again (pid {process.pid})")
+            self._tell("supervisor", f"saw {casualty.name} end and starts it again (pid {process.pid})")
         if process.ready:
             casualty.returned = True
-            self._tell("supervisor", f"the {casualty.name} is back and goes on from its rows")
+            self._tell("supervisor", f"{casualty.name} ready again; it goes on from its rows")
 
     def _process(self, name: str) -> ProcessState | None:
         state = self.folder.read_state()

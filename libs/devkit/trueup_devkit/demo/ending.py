@@ -25,10 +25,7 @@ def tell_ending(teller: Teller, facts: Facts) -> None:
     teller.head("exceptions of this case")
     teller.table(_EXCEPTION, [_exception(item, facts) for item in facts.exceptions])
     for item in facts.open_exceptions():
-        teller.say(
-            f"{item['exception_id']} is {item['owner']}'s until {item['deadline_at']};"
-            f" allowed: {', '.join(item.get('allowed_actions') or [])}"
-        )
+        teller.say(f"{item['exception_id']} is with {item['owner']}, to be settled until {item['deadline_at']}", "bold")
     teller.head("ground truth: what really happened in the world, counted by the world itself")
     happened = Counter((str(effect["kind"]), str(effect["action"])) for effect in facts.effects)
     for (kind, action), count in sorted(happened.items()):

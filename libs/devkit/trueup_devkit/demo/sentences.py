@@ -55,7 +55,7 @@ def sentence(event: dict[str, Any]) -> str:
     kind = str(event.get("type"))
     say = _SENTENCES.get(kind)
     text = say(payload) if say else " ".join([kind, *(f"{k}={short(v)}" for k, v in _plain(payload).items())])
-    if payload.get("step_id"):
+    if payload.get("step_id") and kind != "CaseTurned":
         text = f"{payload['step_id']}: {text}"
     if payload.get("recovery"):
         text += f"; decided: {payload['recovery']}"
@@ -110,7 +110,8 @@ def _verified(payload: dict[str, Any]) -> str:
 
 def _turned(payload: dict[str, Any]) -> str:
     ways = {"backward": "turns back: what was done is undone, last first", "person": "hands the case to a person"}
-    return f"{ways.get(str(payload.get('direction')), 'stops')} ({payload.get('reason')})"
+    detail = f": {payload['detail']}" if payload.get("detail") else ""
+    return f"{ways.get(str(payload.get('direction')), 'stops')} ({payload.get('reason')}{detail})"
 
 
 def _checked(payload: dict[str, Any]) -> str:
@@ -131,7 +132,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "CheckEvaluated": _checked,
     "ApprovalAsked": lambda payload: f"waits for a person; asked about content {short(payload.get('content_sha256'))}",
     "ApprovalDecided": lambda payload: (
-        f"{payload.get('outcome')} content {short(payload.get('content_sha256'))}: {payload.get('reason') or 'no reason'}"
+        f"{payload.get('outcome')} content {short(payload.get('content_sha256'))} ({payload.get('reason')})"
     ),
     "CaseTurned": _turned,
     "CompensationStarted": lambda payload: f"undoes it with {payload.get('command_type')}, {_dispatched(payload)}",

@@ -1,6 +1,6 @@
 """The bench adapter: one POST to a plain stub, as light as an effect can be, for measuring what Trueup itself costs.
 
-The stub takes the operation's id as its native key, so an effect can be found again exactly. `make` and `unmake` are the
+The stub takes the operation's id as its native key, so an effect can be found again exactly. `make` and `unmake` are
 steps of a saga: the stub is told which step of which unit they are, and refuses for good where it is asked to.
 """
 

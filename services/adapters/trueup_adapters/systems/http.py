@@ -164,8 +164,8 @@ class TransportFailed(Exception):
 
 def _code_of(error: BaseException, *, sent: bool) -> str:
     """A name for people and metrics; no decision hangs on it."""
-    if isinstance(error, SentTwice):
-        return "sent_twice"
+    if isinstance(error, SentTwice):  # the client met a dead connection and wanted to send again by itself
+        return "connection_lost"
     if isinstance(error, AddressRefused):
         return "address_refused"
     if isinstance(error, TimeoutError) and sent:

@@ -99,18 +99,36 @@ def reader_of(caller: Caller) -> Reader:
 
 
 async def body_pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
-    """The body as it comes, bounded. Raises Refused, and ClientDisconnect where the client went away."""
-    _check_declared(request, bytes_max)
-    size, more = 0, True
+    """The body as it comes, bounded. Raises Refused, and ClientDisconnect where the client went away.
+
+    Of a body that is too large as much again is read and dropped: who still sends cannot hear the refusal.
+    """
+    incoming = _pieces(request)
+    try:
+        _check_declared(request, bytes_max)
+        size = 0
+        async for piece in incoming:
+            size += len(piece)
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            yield piece
+    except Refused:
+        if not header_values(request, b"expect"):
+            dropped = 0
+            async for piece in incoming:
+                dropped += len(piece)
+                if dropped > bytes_max:
+                    break
+        raise
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    more = True
     while more:
         message = await request.receive()
         if message["type"] != "http.request":
             raise ClientDisconnect
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > bytes_max:
-            raise _too_large(bytes_max)
-        yield piece
+        yield message.get("body", b"")
         more = message.get("more_body", False)
 
 

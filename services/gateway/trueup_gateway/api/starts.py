@@ -1,5 +1,7 @@
 """Starting workflows: the capability as bearer, the start key as Idempotency-Key, one case per key at a time."""
 
+import asyncio
+import contextlib
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -12,7 +14,7 @@ from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.workflow import NAME_PATTERN
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
-from trueup_gateway.api.http import Body, answer, capability_of, fit, idempotency_key, read_json
+from trueup_gateway.api.http import Body, answer, capability_of, fit, idempotency_key, read_json, wait_seconds
 from trueup_gateway.api.route import BODY, LeanRoute, header_parameter, key_parameter, route
 from trueup_gateway.api.workflows import WorkflowAnswer, case_body
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
@@ -22,6 +24,7 @@ from trueup_gateway.store import Reader
 from trueup_gateway.tokens import START_PERMISSION, CapabilityClaims
 
 LIVE: Final = "live"
+WAIT_SECONDS_MAX: Final = 60
 _ENDS: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -81,7 +84,19 @@ async def start(request: Request) -> Response:
     started = await gateway.starter.start(
         _start_request(gateway, claims, key, wanted, request.scope.get("trueup.traceparent"))
     )
-    return await _answer(gateway, claims.tenant, started)
+    seconds = wait_seconds(request, WAIT_SECONDS_MAX)
+    if not seconds:
+        return await _answer(gateway, claims.tenant, started)
+    with gateway.answers.expecting_case(started.workflow_id) as over:
+        if started.replayed:
+            answered = await _answer(gateway, claims.tenant, started)
+            if over is None or answered.status_code == 200:
+                return answered
+        if over is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await over.wait()
+    return await _answer(gateway, claims.tenant, started, waited=seconds)
 
 
 def _start_request(
@@ -130,13 +145,16 @@ def _links(workflow_id: str) -> dict[str, str]:
     return {"self": own, "workflow": own, "stream": f"{own}/stream"}
 
 
-async def _answer(gateway: Gateway, tenant: str, started: Started) -> Response:
-    """202 with the ids; for a repetition whose case is over, 200 with the case."""
+async def _answer(gateway: Gateway, tenant: str, started: Started, *, waited: int = 0) -> Response:
+    """202 with the ids; where the case is over at a repetition, or after waiting, 200 with the case."""
     links = _links(started.workflow_id)
     headers = {"Location": links["self"]}
-    state, body = "RECEIVED", None
+    if waited:
+        headers["Preference-Applied"] = f"wait={waited}"
     if started.replayed:
         headers["Idempotent-Replayed"] = "true"
+    state, body = "RECEIVED", None
+    if started.replayed or waited:
         body = await case_body(gateway, Reader(tenant), started.workflow_id)
         state = body["status"]
     if body is not None and state in _ENDS:
@@ -153,7 +171,7 @@ ROUTES: Final[list[LeanRoute]] = [
         tag="workflows",
         summary="Start a workflow",
         answers={
-            200: ("The same start key again, and its case is over", WorkflowOver),
+            200: ("The same start key again, and its case is over; or it ended within `Prefer: wait`", WorkflowOver),
             202: ("Accepted, or the same start key again while its case is open", WorkflowAccepted),
         },
         body=WorkflowRequest,
@@ -169,6 +187,7 @@ ROUTES: Final[list[LeanRoute]] = [
         },
         parameters=(
             key_parameter("article-0028"),
+            header_parameter("Prefer", "Wait for the end of the case, in seconds.", "wait=10"),
             header_parameter("traceparent", "W3C trace context of the caller; left out, a new trace begins."),
         ),
         problems=(

@@ -190,16 +190,24 @@ def obligation_body(row: ObligationRow) -> dict[str, Any]:
 _WAIT: Final = ("reason", "expects", "owner", "backup_owner", "deadline", "next_wake_at")
 
 
+_HOLDS_THE_CASE: Final = frozenset({"unknown_outcome", "stale_running", "needs_review"})
+"""Exceptions that an open case waits for; beside any other it goes on, forwards or backwards."""
+
+
 def wait_body(view: CaseView, operations: Sequence[JournalRow]) -> dict[str, Any] | None:
     """What an open case waits for and who owns the wait; None where it is at work or over."""
     if view.closed_at is None and view.instance.wait is not None:
         return {**dict.fromkeys(_WAIT), **view.instance.wait}
-    owing = next((item for item in view.obligations if item.status == "open"), None)
+    taken_over = view.status == InstanceStatus.HUMAN_TAKEOVER
+    owing = next(
+        (item for item in view.obligations if item.status == "open" and (taken_over or item.kind in _HOLDS_THE_CASE)),
+        None,
+    )
     sleeping = next((row for row in operations if row.state is OperationState.RETRY_PENDING), None)
     if view.closed_at is not None:
         return None
     if owing is not None:
-        reason, expects = owing.kind, "person" if view.status == InstanceStatus.HUMAN_TAKEOVER else "settlement"
+        reason, expects = owing.kind, "person" if taken_over else "settlement"
         deadline, owner = owing.deadline_at, owing.owner
     elif sleeping is not None:
         reason, expects, deadline, owner = "retry", "timer", sleeping.deadline_at, "trueup"

@@ -79,6 +79,16 @@ class CoreReads(Reads):
             )
         return [row["row"] for row in rows]
 
+    async def cases_over(self, workflow_ids: Sequence[str]) -> list[str]:
+        """Which of these cases are over."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                "SELECT workflow_id FROM gateway.case_view WHERE workflow_id = ANY($1) AND status <> ALL($2::text[])",
+                list(workflow_ids),
+                OPEN,
+            )
+        return [row["workflow_id"] for row in rows]
+
     async def commands(self, reader: Reader, page: Page) -> list[CommandView]:
         """A page of commands, newest first."""
         async with self._connection() as connection:

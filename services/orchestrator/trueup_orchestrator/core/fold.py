@@ -14,7 +14,7 @@ from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.journal import JournalRow, ObligationRow
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
-from trueup_common.contracts.workflow import StepState
+from trueup_common.contracts.workflow import StepPhase, StepState
 from trueup_orchestrator.core.case import Case, Moment, Terms
 from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
 from trueup_orchestrator.core.recovery import TABLE, Action, Situation, pivot_of, pivot_of_all
@@ -127,6 +127,12 @@ class Fold:
         stored = self.known.get(self.focus)
         return stored.state_version + 1 if stored is not None else 1
 
+    @property
+    def left_behind(self) -> str | None:
+        """A step that ended badly, and how: of such a case whose other steps went on, nothing else may speak."""
+        failed = (state for state in self.steps.values() if state.phase is StepPhase.FAILED)
+        return next((f"{state.id}_{state.outcome or 'undecided'}" for state in failed), None)
+
     def at(self, command_id: str) -> "Fold":
         """Move the focus to another operation of this case."""
         if command_id not in self.operations:
@@ -177,7 +183,8 @@ class Fold:
 
     def _passing(self) -> dict[str, Any]:
         """The fact into which the states of the operation in focus are written."""
-        if not self.notes or self.notes[-1].payload.get("command_id") != self.focus:
+        last = self.notes[-1].payload if self.notes else {}
+        if last.get("command_id") != self.focus or "states" not in last:
             self.note("OperationMoved", actor=SOURCE, at=self.moment.business)
         return self.notes[-1].payload
 

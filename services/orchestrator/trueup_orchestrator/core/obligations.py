@@ -175,10 +175,10 @@ def _of_case(fold: Fold, demanded: dict[Owed, Cause]) -> None:
     turned, code = instance.turned or {}, _unverified(fold)
     if code is not None:
         demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(code, _ALERTS[code], failure_class(ErrorClass.UNKNOWN, code))
-    elif instance.status in _OWNED_BY_PERSON and instance.direction in (Direction.PERSON, Direction.STOP):
-        owned = any(kind in _SPEAKS_FOR_CASE for _, kind in demanded)
-        if not owned:
-            reason = str(turned.get("reason") or instance.direction)
+    elif instance.status in _OWNED_BY_PERSON:
+        away = instance.direction in (Direction.PERSON, Direction.STOP)
+        if not (any(kind in _SPEAKS_FOR_CASE for _, kind in demanded) if away else demanded):
+            reason = str(turned.get("reason") or fold.left_behind or instance.direction)
             demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(
                 reason, turned.get("detail"), FailureClass.BUSINESS_RULE_ERROR
             )

@@ -18,6 +18,7 @@ _UNREAD: Final = {name: re.compile(rf"</{name}(?=[\s/>])", re.I) for name in ("s
 """Elements whose content is no text of the article, by how they end."""
 _LD: Final = "application/ld+json"
 _WORD: Final = re.compile(r"\w+(?:['’.-]\w+)*")
+_MARK: Final = re.compile(r"<(?=[a-zA-Z/!?])")
 _TAG: Final = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _BETWEEN: Final = re.compile(r"[\s/]*")
 _NAME: Final = re.compile(r"=?[^\s/>=]*")
@@ -64,10 +65,11 @@ def _tokens(content: str) -> Iterator[str | _Tag]:
     """Texts and tags in order. What is not closed at the end is dropped, as browsers drop it."""
     at = 0
     while at < len(content):
-        start = content.find("<", at)
-        if start < 0:
+        mark_at = _MARK.search(content, at)
+        if mark_at is None:
             yield content[at:]
             return
+        start = mark_at.start()
         if start > at:
             yield content[at:start]
         found = _TAG.match(content, start)
@@ -81,15 +83,12 @@ def _tokens(content: str) -> Iterator[str | _Tag]:
                 tag.content = content[at : end.start() if end else len(content)]
                 at = end.start() if end else len(content)
             yield tag
-        elif content.startswith(("<!", "<?", "</"), start):
+        else:
             mark = "-->" if content.startswith("<!--", start) else ">"
             end_at = content.find(mark, start + 2)
             if end_at < 0:
                 return
             at = end_at + len(mark)
-        else:
-            yield "<"
-            at = start + 1
 
 
 def _attributes(content: str, at: int, into: dict[str, str]) -> int:

@@ -5,6 +5,7 @@ stays unknown: it is in the receipt under its own name and never counts as good.
 lost answer is looked for nowhere: with access proved it counts as missing, and the read is simply done again.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -105,9 +106,9 @@ class InspectPost:
         # Evidence of a read is its receipt alone. The ladder names what is asked for proof of access.
         findability=Findability.BUSINESS_KEY,
         find_ladder=(Findability.BUSINESS_KEY,),
-        timeout_seconds=60.0,
-        start_window_seconds=20.0,
-        late_window_seconds=0.0,
+        timeout_seconds=25.0,
+        start_window_seconds=10.0,
+        late_window_seconds=0.0,  # nothing can happen late
         expected_version="none",
         success_condition="the post is read raw, and every address in it is visited or named as unknown",
         read_back=False,
@@ -138,7 +139,7 @@ class InspectPost:
 
 
 async def _seen(site: Site, post: Post, payload: Mapping[str, Any], total_seconds: float) -> dict[str, Any]:
-    article = Article(post.text, post.link)
+    article = await asyncio.to_thread(Article, post.text, post.link)  # a long one must not stop everybody else
     citations = _citations(post.meta.get("citations"))
     image = _text(post.meta.get("featured_image")).strip()
     visitor = Visitor(
