@@ -7,16 +7,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
+import orjson
 from tests.gateway.edge import EdgeUnderTest
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import ApprovalAsked, ApprovalDecided, CaseChanged, SignalDisposed
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import InstanceStatus
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.ports import Moment
 from trueup_gateway.approval_handler import ApprovalHandler
+from trueup_gateway.core.projection import CaseTold, read_case
 from trueup_gateway.handler import ViewHandler
 
 CONTENT = "c" * 64
@@ -46,6 +49,11 @@ async def project(gateway: EdgeUnderTest, *events: Any, tenant: str = "acme") ->
     now = real_now()
     async with gateway.gateway.store.transaction() as tx:
         await ViewHandler().handle(tx, Moment(now, now), [message_of(event, tenant) for event in events])
+
+
+def told(change: CaseChanged) -> CaseTold:
+    """A change as the projection reads it from the bus."""
+    return read_case(orjson.loads(json_bytes(change)))
 
 
 def waiting_case(now: datetime, **changes: Any) -> InstanceRow:

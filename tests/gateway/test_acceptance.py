@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from tests.gateway.asks import told
 from tests.gateway.edge import GRANT_KEYS, EdgeUnderTest, draft, edge, later
 from tests.gateway.test_refusals import problem
 from tests.servers import Database
@@ -40,7 +41,7 @@ async def advance(gateway: EdgeUnderTest, name: str, state: OperationState, **ch
     instance: InstanceRow = view.instance.evolve(
         state_version=view.instance.state_version + 1, status=changes.get("status", InstanceStatus.RUNNING)
     )
-    change = CaseChanged(instance=instance, operations=(operation,))
+    change = told(CaseChanged(instance=instance, operations=(operation,)))
     async with gateway.gateway.store.transaction() as tx:
         await tx.save_views(commands=projection.command_views([change]), cases=projection.case_views([change]))
         await tx.free_identities(projection.freed([change]))

@@ -387,6 +387,41 @@ async def test_lists_of_cases_filter(gateway: EdgeUnderTest) -> None:
         assert len(response.json()["items"]) == count, query
 
 
+async def test_what_views_rest_on_is_looked_at(gateway: EdgeUnderTest) -> None:
+    """A case that lacks a key, has the wrong type in one, or a state that does not exist never becomes a view.
+
+    Requirements: M3
+    """
+    start, instance, row = await accepted(gateway, "broken")
+    whole = CaseChanged(instance=instance, operations=(row,), history=tuple(events_of(start, 1)))
+    good: dict[str, Any] = json.loads(whole.model_dump_json())
+    assert projection.read_case(good).instance["workflow_id"] == start.workflow_id
+    for part, name in (
+        ("instance", "subject"),
+        ("instance", "status"),
+        ("instance", "state_version"),
+        ("instance", "deadline_at"),
+        ("operations", "state"),
+        ("operations", "command_id"),
+        ("operations", "created_at"),
+        ("history", "seq"),
+    ):
+        for broken in (None, [], "\ud800nonsense", 1.5):
+            body = json.loads(json.dumps(good))
+            target = body[part] if part == "instance" else body[part][0]
+            target[name] = broken
+            if isinstance(broken, str) and name in ("subject", "command_id"):
+                continue
+            with pytest.raises(ValueError):
+                projection.read_case(body)
+            del target[name]
+            with pytest.raises(ValueError):
+                projection.read_case(body)
+    for body in (None, [], "x", {}, {**good, "operations": [None]}, {**good, "instance": []}, {**good, "history": 1}):
+        with pytest.raises(ValueError):
+            projection.read_case(body)
+
+
 async def test_unreadable_events_are_unprocessable(gateway: EdgeUnderTest) -> None:
     """They go to quarantine with their bytes; unknown kinds of a newer producer are passed over.
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.gateway.asks import told
 from tests.gateway.edge import ARTICLE, DRAFT, PUBLISH, TRASH, EdgeUnderTest, draft, edge
 from tests.gateway.test_governance import ADMIN, VIEWER, freeze, lift, set_policy
 from tests.gateway.test_refusals import problem
@@ -38,7 +39,7 @@ async def ended(gateway: EdgeUnderTest, workflow_id: str, status: InstanceStatus
         state_version=view.instance.state_version + 1, status=status, closed_at=view.created_at
     )
     async with gateway.gateway.store.transaction() as tx:
-        await tx.save_views(cases=projection.case_views([CaseChanged(instance=instance, operations=())]))
+        await tx.save_views(cases=projection.case_views([told(CaseChanged(instance=instance, operations=()))]))
 
 
 async def test_a_workflow_is_decided_on_as_a_whole(gateway: EdgeUnderTest) -> None:

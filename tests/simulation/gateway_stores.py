@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.simulation.memory import MemoryTransaction
 from trueup_common.contracts.events import SignalDisposed
+from trueup_common.contracts.shape import ForwardContract
 from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway import tables as gateway_tables
 from trueup_gateway.core.acceptance import Edge, Standing
@@ -27,6 +28,8 @@ from trueup_gateway.core.records import (
 from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
 from trueup_gateway.core.workflow_start import Existing, NewWorkflow
 from trueup_gateway.store import AcceptRows, KeyTaken, Reader
+
+V = TypeVar("V", bound=ForwardContract)
 
 
 class GatewayMemory(MemoryTransaction):
@@ -155,9 +158,9 @@ class GatewayMemory(MemoryTransaction):
         exceptions: Sequence[ExceptionView] = (),
     ) -> None:
         """Project."""
-        await self.upsert("command_view", commands)
-        await self.upsert("case_view", cases)
-        await self.insert_new("history_view", history)
+        await self.upsert("command_view", [_read_back(row) for row in commands])
+        await self.upsert("case_view", [_read_back(row) for row in cases])
+        await self.insert_new("history_view", [_read_back(row) for row in history])
         await self.upsert("element_view", elements)
         await self.upsert("exception_view", exceptions)
 
@@ -303,6 +306,11 @@ class GatewayMemory(MemoryTransaction):
             if row is not None and row.tenant == item.tenant and row.version < item.version:
                 told = {"disposition": item.disposition, "reason": item.reason, "version": item.version}
                 await self.update("signal", [row.evolve(**told, disposed_at=item.at)])
+
+
+def _read_back(row: V) -> V:
+    """A row as the database gives it back: what is kept as it came is read through its contract."""
+    return type(row).model_validate(row.__dict__)
 
 
 GATEWAY_TABLES: Final = (

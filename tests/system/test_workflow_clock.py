@@ -34,7 +34,7 @@ def effects(plane: Plane, case: dict[str, Any], step: str) -> int:
 
 
 def test_an_approval_that_comes_too_late_changes_nothing(late: Plane) -> None:
-    """Reminded at 59 minutes it still counts; after an hour it is expired, which is not denied, and tells so.
+    """After 59 minutes it still counts; after an hour it is expired, which is not denied, and tells so.
 
     Requirements: L7, L8, L10
     """
@@ -55,6 +55,23 @@ def test_an_approval_that_comes_too_late_changes_nothing(late: Plane) -> None:
     assert effects(late, case, "after") == 0
     assert [item["id"] for item in case["compensations"]] == ["before:undo"]
     late.history(too_late)
+
+
+@pytest.mark.parametrize("point", ["orchestrator-due.before_commit", "orchestrator-due.committed"])
+def test_a_timer_outlives_the_process_that_watched_it(late: Plane, point: str) -> None:
+    """The process dies in the very tick in which the timer is due; its successor takes it up, once.
+
+    Requirements: L7, L8, R7
+    """
+    workflow_id = late.begun("ask", {"id": point.replace(".", "-")}, f"ask:{point}")
+    late.approval(workflow_id)
+    restarts = late.process("orchestrator").restarts
+    late.arm("orchestrator", point)
+    late.advance("61m")
+    case = late.status(workflow_id, "CANCELLED")
+    assert late.process("orchestrator").restarts > restarts
+    assert [item["id"] for item in case["compensations"]] == ["before:undo"]
+    assert [event.type for event in late.history(workflow_id)].count("ApprovalDecided") == 1
 
 
 def test_a_wait_ends_by_its_timer_and_the_late_event_is_noted_as_late(late: Plane) -> None:

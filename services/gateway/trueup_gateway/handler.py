@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import orjson
 from pydantic import ValidationError
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import (
-    CaseChanged,
     ElementChanged,
     ExceptionChanged,
     GrantRefused,
@@ -17,7 +17,6 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import derived_id
-from trueup_common.contracts.shape import ForwardContract
 from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.catalog import Catalog
@@ -32,6 +31,7 @@ from trueup_gateway.rules import RuleBook, Rules
 from trueup_gateway.store import GatewayTransaction
 
 SOURCE: Final = "gateway"
+_ENDS: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
 
 
 def _read(message: Message) -> GrantRequest:
@@ -176,10 +176,9 @@ def _outgoing(cause: Message, moment: Moment, *, message_id: str, kind: str, sub
     )
 
 
-View = CaseChanged | ElementChanged | ExceptionChanged | SignalDisposed
+View = projection.CaseTold | ElementChanged | ExceptionChanged | SignalDisposed
 
-_VIEWS: Final[dict[str, type[View]]] = {
-    "CaseChanged": CaseChanged,
+_VIEWS: Final[dict[str, type[ElementChanged | ExceptionChanged | SignalDisposed]]] = {
     "ElementChanged": ElementChanged,
     "ExceptionChanged": ExceptionChanged,
     "SignalDisposed": SignalDisposed,
@@ -188,6 +187,8 @@ _VIEWS: Final[dict[str, type[View]]] = {
 
 def _view(message: Message) -> View | None:
     """The change that a message tells, None for what a newer version may tell. Raises Unprocessable."""
+    if message.type == "CaseChanged":
+        return _case(message)
     model = _VIEWS.get(message.type)
     if model is None:
         return None
@@ -195,10 +196,19 @@ def _view(message: Message) -> View | None:
         body = model.model_validate_json(message.data)
     except ValidationError as error:
         raise Unprocessable(f"unreadable {message.type}: {error.error_count()} errors") from error
-    rows: tuple[ForwardContract, ...] = (body.instance, *body.operations) if isinstance(body, CaseChanged) else (body,)
-    if any(getattr(row, "tenant", None) != message.tenant for row in rows):
+    if body.tenant != message.tenant:
         raise Unprocessable(f"{message.type} speaks for another tenant than its envelope")
     return body
+
+
+def _case(message: Message) -> projection.CaseTold:
+    try:
+        told = projection.read_case(orjson.loads(message.data))
+    except ValueError as error:
+        raise Unprocessable(f"unreadable CaseChanged: {error}") from error
+    if any(row["tenant"] != message.tenant for row in (told.instance, *told.operations, *told.history)):
+        raise Unprocessable("CaseChanged speaks for another tenant than its envelope")
+    return told
 
 
 class ViewHandler:
@@ -215,13 +225,13 @@ class ViewHandler:
 
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Project one batch."""
-        cases: list[CaseChanged] = []
+        cases: list[projection.CaseTold] = []
         elements: list[ElementChanged] = []
         exceptions: list[ExceptionChanged] = []
         signals: list[SignalDisposed] = []
         for message in messages:
             body = _view(message)
-            if isinstance(body, CaseChanged):
+            if isinstance(body, projection.CaseTold):
                 cases.append(body)
             elif isinstance(body, ElementChanged):
                 elements.append(body)
@@ -238,7 +248,7 @@ class ViewHandler:
         )
         await tx.free_identities(projection.freed(cases))
         await tx.dispose_signals(signals)
-        self._ended.update(case.instance.workflow_id for case in cases if case.instance.status in INSTANCE_TERMINAL)
+        self._ended.update(case.instance["workflow_id"] for case in cases if case.instance["status"] in _ENDS)
         return ()
 
     async def settled(self, messages: Sequence[Message]) -> None:
