@@ -89,6 +89,28 @@ async def test_a_stream_goes_on_where_it_was_cut(gateway: EdgeUnderTest) -> None
     assert gateway.gateway.watch.followers_count == 0
 
 
+async def test_facts_that_come_out_of_order_are_shown_in_order(gateway: EdgeUnderTest) -> None:
+    """The end is told before an earlier fact: neither history nor stream skips it, and the stream ends after it.
+
+    Requirements: L4, M2
+    """
+    instance = await running_case(gateway)
+    first, second, third = facts(instance, 3)
+    before = await changed(gateway, instance, first, history_seq=1)
+    after = before.evolve(state_version=before.state_version + 1, history_seq=2)
+    await changed(gateway, after, third, history_seq=3, status=InstanceStatus.CLOSED, closed_at=real_now())
+    url = f"/v1/workflows/{instance.workflow_id}/history"
+    shown = (await gateway.client.get(url, headers=gateway.headers())).json()["items"]
+    assert [event["seq"] for event in shown] == [1]
+    with gateway.gateway.watch.following(instance.workflow_id, "me") as follower:
+        source = streams._follow(gateway.gateway, Reader("acme"), follower, 0)
+        seen = await parts(source, 2)
+        assert [(part["event"], part["id"]) for part in seen] == [("history", "1"), ("state", None)]
+        await changed(gateway, before, second, history_seq=2)
+        seen = await parts(source, 3)
+    assert [(part["event"], part["id"]) for part in seen] == [("history", "2"), ("history", "3"), ("end", None)]
+
+
 async def test_many_streams_are_one_look(gateway: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many follow, a look is one statement, and only those whose case moved read it.
 

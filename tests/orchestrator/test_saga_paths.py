@@ -351,3 +351,29 @@ def test_a_payload_that_does_not_fit_is_never_sent() -> None:
     assert not run.has("b") and "does not fit" in run.step("b")["reason"]
     run.succeed("a:undo")
     assert run.status is InstanceStatus.COMPENSATED
+
+
+def test_an_accepted_bad_end_without_an_effect_is_no_exception() -> None:
+    """Where the document goes on past a check, a wait or an approval, nothing is missing outside: the case closes.
+
+    Requirements: S5
+    """
+    doubtful = {"id": "look", "check": ["input.id == '8'"], "on": {"failed": "continue"}}
+    run = Run(document(doubtful, make("a"))).succeed("a")
+    assert run.status is InstanceStatus.CLOSED and run.kinds == [] and run.step("look")["phase"] == "FAILED"
+
+
+def test_nobody_is_woken_again_and_again() -> None:
+    """A wake-up that passed is never left standing: each look either moves on or sets the next one. Requirements: L7"""
+    queue = document(
+        make("a"),
+        object={"type": "article", "id": "${input.id}", "concurrency": "queue", "queue_timeout": "P30D"},
+        lifetime="P1D",
+    )
+    outlived = Run(queue, number=2, locks={"object:article:7": "wf_other"}).tick(86400 + 1)
+    waiting = Run(WAITS).succeed("a").tick(8 * 3600 + 1)
+    asked = Run(FLAGSHIP).succeed("archive").succeed("draft").tick(2 * 86400 + 1)
+    for run in (outlived, waiting, asked):
+        wake = run.case.instance.wake_at
+        assert wake is None or wake > run.at.business
+        assert run.case.instance.deadline_at > run.at.business

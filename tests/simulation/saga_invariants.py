@@ -6,6 +6,7 @@ It works out for itself what may be undone, and in which order; nothing here ask
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.declarations import BY_TYPE
@@ -98,10 +99,11 @@ class SagaJudge:
             demand(instance.wake_at is not None, f"{name}: waits without a timer")
         if status is InstanceStatus.HUMAN_TAKEOVER and not moving:
             demand(bool(owing), f"{name}: taken over by nobody")
-        if status in INSTANCE_TERMINAL:
-            demand(not moving, f"{name}: {status} while {[row.step_id for row in moving]} go on")
+        if status in INSTANCE_TERMINAL or (instance.direction != Direction.FORWARD and not instance.locked):
             held = [row for row in self.plane.databases["orchestrator"].rows("lock") if row.workflow_id == name]
             demand(not held, f"{name}: {status} and still at a lock")
+        if status in INSTANCE_TERMINAL:
+            demand(not moving, f"{name}: {status} while {[row.step_id for row in moving]} go on")
         if status is InstanceStatus.CLOSED:
             demand(not owing, f"{name}: closed with open obligations")
             demand(all(row.state is S.SUCCESS for row in rows), f"{name}: closed without success")
@@ -310,6 +312,10 @@ class SagaJudge:
                 continue
             name = instance.workflow_id
             rows = [orchestrator.tables["operation"].rows[key,] for key in instance.operations]
+            late = instance.wake_at is not None and instance.wake_at < self.plane.engine.business() - timedelta(
+                minutes=1
+            )
+            demand(not late or instance.closed_at is not None, f"{name}: is woken for nothing, again and again")
             leased = [row.step_id for row in rows if row.lease_expires_at is not None]
             demand(not leased, f"{name}: at rest with leases of {leased}")
             self.plane.coverage["ends"][instance.status.value] += 1

@@ -232,7 +232,7 @@ def test_cancel_while_publishing_is_in_flight_and_lands(plane: Plane) -> None:
     ("rule", "change", "place", "pointer"),
     [
         (
-            "two",
+            "two-pivots",
             PUBLISH
             + """  - id: again
     command: wordpress.publish_post

@@ -362,11 +362,17 @@ class Desk:
             over = [
                 decision.case.instance
                 for decision in decisions
-                if decision.case.instance.locks and decision.case.instance.status in INSTANCE_TERMINAL
+                if decision.case.instance.locks and _gives_up_locks(decision.case.instance)
             ]
             if over:
                 await tx.release(over)
         return [item for decision in decisions for item in decision.outgoing]
+
+
+def _gives_up_locks(instance: InstanceRow) -> bool:
+    """True for a case that is over, and for one that turned away while it still queued."""
+    queued = not instance.locked and instance.direction != Direction.FORWARD
+    return queued or instance.status in INSTANCE_TERMINAL
 
 
 def pair_of(row: JournalRow) -> Pair:

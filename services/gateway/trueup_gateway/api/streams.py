@@ -24,6 +24,7 @@ from trueup_gateway.watching import Follower, TooMany
 HEARTBEAT_SECONDS: Final = 10.0
 STREAM_SECONDS_MAX: Final = 3600.0
 """A stream ends after this time; the client goes on with Last-Event-ID, under a token that is still good."""
+BEHIND_SECONDS: Final = 0.5
 SEND_SECONDS_MAX: Final = 30.0
 """How long a client may not read before its stream is cut."""
 RETRY_MS: Final = 1000
@@ -87,6 +88,9 @@ async def _follow(gateway: Gateway, reader: Reader, follower: Follower, after: i
             shown = state
             yield b"retry: %d\nevent: state\ndata: " % RETRY_MS + state + b"\n\n"
         if events:
+            continue
+        if after < body["cost"]["transitions"]:  # the case was told before facts of it that are on their way
+            await follower.moved(BEHIND_SECONDS)
             continue
         if body["status"] in _TERMINAL:
             yield _event("end", {"status": body["status"]}, None)

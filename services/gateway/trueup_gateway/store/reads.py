@@ -176,7 +176,11 @@ class CoreReads(Reads):
         return found
 
     async def history(self, workflow_id: str, after_seq: int, limit: int) -> list[dict[str, Any]]:
-        """Events of a case after a sequence number, as they were recorded."""
+        """Events of a case after a sequence number, as they were recorded.
+
+        Messages come in any order: an event whose forerunner is still on its way is shown once that one is here, so
+        that whoever continues after the last event seen misses none, and what is shown is a whole chain.
+        """
         async with self._connection() as connection:
             rows = await connection.fetch(
                 "SELECT event FROM gateway.history_view WHERE workflow_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
@@ -184,7 +188,8 @@ class CoreReads(Reads):
                 after_seq,
                 limit,
             )
-        return [row["event"] for row in rows]
+        events = [row["event"] for row in rows]
+        return [event for place, event in enumerate(events, after_seq + 1) if event["seq"] == place]
 
     async def exceptions(
         self, reader: Reader, page: Page, *, kind: str | None, status: str | None, owner: str | None, cause: str | None

@@ -65,7 +65,8 @@ def _keep(fold: Fold) -> None:
     steps = [item.model_dump(mode="json", exclude_none=True) for item in fold.steps.values()]
     wait = describe_wait(fold)
     wakes = [item.wake_at for item in fold.steps.values() if item.wake_at is not None and item.phase not in STEP_OVER]
-    if not fold.instance.locked and fold.instance.wake_at is not None:
+    queues = not fold.instance.locked and fold.instance.direction == Direction.FORWARD
+    if queues and fold.instance.wake_at is not None:
         wakes.append(fold.instance.wake_at)
     changes: dict[str, Any] = {"steps": steps, "wait": wait, "wake_at": min(wakes, default=None)}
     if any(getattr(fold.instance, name) != value for name, value in changes.items()):

@@ -14,7 +14,7 @@ from trueup_common.contracts.states import (
     InstanceStatus,
     OperationState,
 )
-from trueup_common.contracts.workflow import STEP_OVER, Direction, Reaction, StepPhase, StepState
+from trueup_common.contracts.workflow import STEP_OVER, Direction, Reaction, StepKind, StepPhase, StepState
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.obligations import alert_of
@@ -53,6 +53,11 @@ def continues(fold: Fold, step: StepState) -> bool:
     return fold.workflow.document.by_id[step.id].on.get(step.outcome) is Reaction.CONTINUE
 
 
+def _owes_a_person(fold: Fold, step: StepState) -> bool:
+    """True where a bad end is not over: an effect that is missing, or an end that the document does not accept."""
+    return step.phase is StepPhase.FAILED and not (continues(fold, step) and step.kind is not StepKind.COMMAND)
+
+
 def _backward(fold: Fold, rows: list[JournalRow]) -> InstanceStatus:
     undos = [row for row in rows if row.compensates is not None]
     own = forward(rows)
@@ -79,7 +84,7 @@ def _forward(fold: Fold, rows: list[JournalRow]) -> InstanceStatus:
     if fold.instance.paused is not None:
         return InstanceStatus.PAUSED
     if all(step.phase in STEP_OVER for step in steps):
-        if any(step.phase is StepPhase.FAILED for step in steps) or any(alert_of(row, alone=False) for row in rows):
+        if any(_owes_a_person(fold, step) for step in steps) or any(alert_of(row, alone=False) for row in rows):
             return InstanceStatus.HUMAN_TAKEOVER
         return InstanceStatus.VERIFYING if fold.instance.owed else InstanceStatus.CLOSED
     if any(on_its_way(row) for row in rows):
