@@ -69,12 +69,13 @@ def _word(value: Any) -> str:
 
 
 def commands() -> str:
-    """All command types of the installed adapters."""
+    """All command types of the adapters that are deployed."""
     lines = [
         "| type | class | findable by | timeout s | retries | business identity | establishes | undone by |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for adapter in installed_adapters().values():
+    adapters = installed_adapters()
+    for adapter in (adapters[system] for system in deployed_systems()):
         for declared in sorted(adapter.declarations, key=lambda item: item.type):
             undo = declared.compensation.command_type if declared.compensation else ""
             cells = (

@@ -313,6 +313,36 @@ async def test_only_the_approved_content_goes_out(world: WordPressWorld, target:
     assert await writes(world) == 0
 
 
+async def test_nothing_else_of_the_approved_post_was_changed(world: WordPressWorld, target: Any) -> None:
+    """Requirements: G5, X7. A title that somebody changed after the draft was bound is not published."""
+    prepared = await bench(world, target, PUBLISH)
+    post_id = prepared.operation.payload["post_id"]
+    seen = (await posts(world))[post_id]["modified_gmt"]
+    await world.tamper(f"acme/{post_id}", {"title": "PWNED", "modified_gmt": "2999-01-01T00:00:00"})
+    made = await on_post(
+        world,
+        target,
+        PUBLISH,
+        post_id,
+        content_sha256=prepared.operation.payload["content_sha256"],
+        expected_modified_gmt=seen,
+    )
+    outcome = await made.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "version_conflict")
+    assert await writes(world) == 0
+
+
+async def test_undoing_a_draft_leaves_a_published_page_alone(world: WordPressWorld, target: Any) -> None:
+    """Requirements: S4. Somebody published the draft meanwhile: its undoing is a person's, the page stays."""
+    prepared = await bench(world, target, TRASH)
+    post_id = prepared.operation.payload["post_id"]
+    await world.tamper(f"acme/{post_id}", {"status": "publish"})
+    made = await on_post(world, target, TRASH, post_id, only_status="draft")
+    outcome = await made.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "version_conflict")
+    assert (await posts(world))[post_id]["status"] == "publish"
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -122,7 +122,7 @@ def test_the_undone_demo_leaves_the_world_clean(tmp_path: Path) -> None:
     assert told["effects"] == {"github.commit": 0, "wordpress.post": 0}
     assert told["faults_injected"] == {"lose_answer": 2, "status": 2}
     assert (told["unknown_settled"], told["retries"], told["restarts"]) == (2, 1, 0)
-    assert "as clean as before" in output
+    assert "everything that was done is taken back: no page" in output
 
 
 def test_the_forward_demo_keeps_what_is_public(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def outputs(given: dict[str, Any]) -> dict[str, Any]:
             "post_id": 7,
             "slug": INPUT["slug"],
             "status": "draft",
+            "modified_gmt": "2026-11-29T12:00:00",
             "link": "https://blog.example/?p=7",
             "content_sha256": sha256,
         },
@@ -213,8 +214,8 @@ def test_the_approval_binds_what_the_pivot_is_given() -> None:
     for wanted, instead in (
         ('binds: ["${steps.draft.content_sha256}"]', 'binds: ["${input.title}"]'),
         (
-            'content_sha256: "${steps.draft.content_sha256}"\n    key',
-            'content_sha256: "${sha256(input.content)}"\n    key',
+            'content_sha256: "${steps.draft.content_sha256}"\n      expected',
+            'content_sha256: "${sha256(input.content)}"\n      expected',
         ),
     ):
         assert wanted in read.text

@@ -140,3 +140,11 @@ def test_every_fault_of_form_has_its_pointer_and_line() -> None:
         ("/steps/4/on/timeout/goto", 7),
         ("/steps/4/wait/timeout", 7),
     ], [str(fault) for fault in refused(text)]
+
+
+@pytest.mark.parametrize("text", ['a: "x\\0y"', '"x\\0y": 1', '{"a": "x\\u0000y"}'])
+def test_nul_is_refused(text: str) -> None:
+    """No store of text holds NUL, so no document may bring one in by an escape."""
+    with pytest.raises(DocumentInvalid) as caught:
+        read_document(text)
+    assert [fault.rule for fault in caught.value.faults] == ["encoding"]

@@ -176,6 +176,7 @@ class Run:
         self.workflow = Workflow(doc, Expressions(doc), declarations or DECLARATIONS)
         self.history: list[HistoryEvent] = []
         self.sent: list[Any] = []
+        self.told: list[bytes] = []
         self.requests: dict[str, GrantRequest] = {}
         self.approvals: dict[str, ApprovalAsked] = {}
         self.settling: dict[str, SettleRequested] = {}
@@ -405,7 +406,13 @@ class Run:
     # within
 
     def _fold(self) -> Fold:
-        return Fold(reload(self.case), self.at, TERMS, workflow=self.workflow)
+        fold = Fold(reload(self.case), self.at, TERMS, workflow=self.workflow)
+        fold.foreign = {
+            row.command_id: row
+            for row in self.world.newest.values()
+            if row.workflow_id != self.case.instance.workflow_id
+        }
+        return fold
 
     def _progress(self, fold: Fold) -> None:
         for _ in range(50):
@@ -452,6 +459,8 @@ class Run:
         elif type_ == "SettleRequested":
             wanted = SettleRequested.model_validate_json(data)
             self.settling[wanted.operation.command_id] = wanted
+        elif type_ == "CaseChanged":
+            self.told.append(data)
 
     def check(self) -> None:
         """The laws that hold after every commit."""

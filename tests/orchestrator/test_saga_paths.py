@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
@@ -272,6 +274,38 @@ def test_second_case_attaches_and_never_undoes() -> None:
     assert world.standing[first.row("a").command_id] == 1
 
 
+def test_an_effect_on_its_way_out_is_not_relied_on() -> None:
+    """Who needs an effect that another case is just undoing waits for that, and then causes one of its own.
+
+    Requirements: I2, S1
+    """
+    world = World()
+    first = Run(document(make("a"), approval()), world=world).succeed("a").decide("approve", "rejected")
+    second = Run(document(make("a")), world=world, number=2)
+    assert second.status is InstanceStatus.RUNNING and second.step("a")["attached"]
+    assert second.tick(6).status is InstanceStatus.RUNNING
+    first.succeed("a:undo")
+    second.tick(6)
+    assert second.row("a").generation == 2
+    assert second.succeed("a").status is InstanceStatus.CLOSED
+    assert world.standing[second.row("a").command_id] == 1
+
+
+def test_an_effect_that_is_taken_from_under_a_case_is_a_persons() -> None:
+    """Another case undoes what this one had attached to: it never goes on as if the effect were there.
+
+    Requirements: S1, X7
+    """
+    world = World()
+    first = Run(document(make("a"), approval()), world=world).succeed("a")
+    second = Run(document(make("a"), approval()), world=world, number=2)
+    assert second.status is InstanceStatus.WAITING and second.step("a")["attached"]
+    first.decide("approve", "rejected").succeed("a:undo")
+    second.decide("approve", "approved")
+    assert second.status is InstanceStatus.HUMAN_TAKEOVER and second.kinds
+    assert second.case.instance.turned["reason"] == "attached_effect_undone"
+
+
 def test_key_of_another_effect_is_a_conflict() -> None:
     """The same key for another payload is refused. Requirements: I2"""
     world = World()
@@ -377,3 +411,51 @@ def test_nobody_is_woken_again_and_again() -> None:
         wake = run.case.instance.wake_at
         assert wake is None or wake > run.at.business
         assert run.case.instance.deadline_at > run.at.business
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (effect("late", "site.make", **{"with": {"text": "${input.text}" * 3}}), "bytes"),
+        (effect("late", "site.make", key="${input.text}"), "characters"),
+        (effect("late", "site.make", resource="${input.text}"), "characters"),
+        (effect("late", "site.make", **{"with": {"text": '${"\\u0000" + input.id}'}}), "NUL"),
+        (approval("late", rule={"shows": {"text": "${input.text}"}}), "bytes"),
+    ],
+)
+def test_what_no_message_can_hold_fails_its_step(step: dict[str, Any], reason: str) -> None:
+    """Much made out of little ends the step before anything is tried; the case is a person's, and nothing hangs.
+
+    Requirements: S1, L7
+    """
+    wait = {"id": "word", "wait": {"event": "go", "timeout": "PT5S", "owner": "editors"}, "on": {"timeout": "continue"}}
+    data = {"id": "7", "text": "x" * 100_000}
+    run = Run(document(wait, {**step, "on": {}}, input={"type": "object", "properties": {}}), data=data)
+    run.tick(6)
+    assert reason in run.step("late")["reason"]
+    assert run.status is not InstanceStatus.RUNNING and not run.has("late") and run.direction != "forward"
+
+
+def test_what_is_held_and_read_stays_here() -> None:
+    """Data of events that are held or were taken is not told along with the case: together they fit no message."""
+    rule = {"timeout": "PT5M", "owner": "editors"}
+    steps = [{"id": f"w{n}", "wait": {"event": name, **rule}} for n, name in enumerate(("go", "stay", "go"))]
+    run = Run(document(*steps))
+    for number in range(10):
+        run.signal("go", {"text": "x" * 60_000}, f"e{number}")
+    assert run.case.instance.held and run.case.instance.steps[0]["output"]["data"]
+    assert max(len(message) for message in run.told) < 50_000
+
+
+def test_a_long_lock_is_one_lock_nevertheless() -> None:
+    """A declared lock may be as long as its input: the row holds its hash, and two such cases exclude each other."""
+    run = Run(document(make("draft"), locks=["${input.text}"]), data={"id": "7", "text": "x" * 100_000})
+    lock = next(item for item in run.case.instance.locks if item.startswith("declared:"))
+    assert len(lock) < 100
+    other = Run(
+        document(make("draft"), locks=["${input.text}"]),
+        data={"id": "8", "text": "x" * 100_000},
+        locks={lock: "wf_other"},
+        number=2,
+    )
+    assert other.status is InstanceStatus.CANCELLED and other.case.instance.resolution_type == "object_in_use"

@@ -42,13 +42,15 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=TRACE_LINES, help="lines of trace to show for a failing seed")
     parser.add_argument("--show", type=int, default=3, help="how many failing seeds to show")
     parser.add_argument("--trace", action="store_true", help="show the whole trace of the first seed and stop")
+    parser.add_argument("--sagas", action="store_true", help="workflows in every seed, not in every second one")
     arguments = parser.parse_args()
+    sagas = True if arguments.sagas else None
     if arguments.trace:
-        result = run_seed(arguments.first)
+        result = run_seed(arguments.first, sagas=sagas)
         print("\n".join(result.trace))
         print(result.violation or "no violation", dict(result.ends))
         return 1 if result.violation else 0
-    summary = run_seeds(arguments.first, arguments.seeds, _progress)
+    summary = run_seeds(arguments.first, arguments.seeds, _progress, sagas=sagas)
     for result in summary.failed[: arguments.show]:
         _show(result, arguments.lines)
     print(f"\nends: {dict(summary.ends.most_common())}")

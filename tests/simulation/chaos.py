@@ -133,7 +133,7 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         faults.late, faults.lag, faults.lag_seconds, faults.slow_worker = 0.6, 0.5, 25.0, 0.5
     elif theme == "undo":
         faults.permanent, faults.business = 0.25, 0.05
-        faults.late, faults.lost_answer, faults.there_already = 0.3, 0.3, 0.3
+        faults.late, faults.lost_answer, faults.there_already = 0.3, 0.3, 0.5
     elif theme == "impatient":
         profile.strokes["jump"], profile.strokes["forge"] = 2.0, 6.0
     else:

@@ -43,7 +43,7 @@ def _command(rng: random.Random, name: str, command_type: str) -> dict[str, Any]
     step: dict[str, Any] = {"id": name, "command": command_type, "with": {"text": "${input.text}", "of": name}}
     if command_type == "alpha.release":
         step["with"]["content_sha256"] = "${input.sha}"
-    scope = "shared" if rng.random() < 0.12 else "id"
+    scope = "shared" if rng.random() < 0.2 else "id"
     step["key"] = f"{command_type}:{name}:${{input.{scope}}}"
     if rng.random() < 0.15:  # the same effect wanted by several steps, perhaps
         step["key"] = f"{command_type}:${{input.{scope}}}"

@@ -16,6 +16,7 @@ from tests.simulation.world import Effect
 from trueup_common.contracts.adapter import Call
 from trueup_common.contracts.events import CaseAnswered
 from trueup_common.contracts.history import GENESIS, verify
+from trueup_common.contracts.journal import InstanceRow
 from trueup_common.contracts.states import (
     ANSWERED,
     INSTANCE_TERMINAL,
@@ -317,7 +318,7 @@ class Judge:
             demand(len(events) == instance.history_seq, f"{instance.workflow_id}: history is not whole")
             view = gateway.tables["case_view"].rows.get((instance.workflow_id,))
             demand(
-                view is not None and view.instance == instance.evolve(input=None),
+                view is not None and _shows(view.instance, instance),
                 f"{instance.workflow_id}: the view of the case differs",
             )
             seen = [row.event for row in gateway.rows("history_view") if row.workflow_id == instance.workflow_id]
@@ -403,6 +404,19 @@ _CHECKS: Final = {
     ("repair-planner", "exception"): Judge.exception,
     ("adapters", "effect"): Judge.effect,
 }
+
+
+KEPT_BACK: Final = ("input", "mandate", "declarations")
+"""What the orchestrator may keep to itself of a case."""
+
+
+def _shows(view: InstanceRow, instance: InstanceRow) -> bool:
+    """True where a view shows a case as it is; what is kept back is empty, and nothing else is."""
+    kept = {name: getattr(view, name) for name in KEPT_BACK if not getattr(view, name)}
+    held = [{**item, "data": None} for item in instance.held]
+    steps = [{name: value for name, value in step.items() if name != "output"} for step in instance.steps]
+    same: bool = view == instance.evolve(**kept, held=held, steps=steps)
+    return same
 
 
 @cache

@@ -6,10 +6,11 @@ reliable: they answer late, twice, with an old hash, or never.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.simulation.crashing import SimulatedCrashPoints
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
@@ -71,16 +72,16 @@ async def at_gateway(plane: Plane, work: Any) -> Any:
         await Sleep(0.2)
         return None
     process = gateways[plane.engine.below(len(gateways))]
-    task = process.spawn(_answered(work(process)), "request")
+    task = process.spawn(_answered(work, process), "request")
     while not task.done:
         await Sleep(0.05)
     return task.result
 
 
-async def _answered(work: Coroutine[Any, Any, Any]) -> Any:
+async def _answered(work: Callable[[Process], Coroutine[Any, Any, Any]], process: Process) -> Any:
     """What comes of a request: its answer, its refusal, or that the store was away."""
     try:
-        return await work
+        return await work(process)
     except Refused as refused:
         return refused
     except StoreBusy as busy:
@@ -124,7 +125,10 @@ class Starter:
             await Sleep(self.engine.between(0.1, 1.0))
 
     async def _start(self, process: Process, request: StartRequest) -> Any:
-        started = await self.plane.starters[process.name].start(request)
+        started, outgoing = await self.plane.starters[process.name]._committed(request)
+        SimulatedCrashPoints(self.plane).reach("gateway-start.committed")
+        if outgoing:
+            await self.plane.gateways[process.name][1].publish(outgoing)
         self.plane.engine.note(f"start {request.key}: {started.workflow_id}")
         return started
 

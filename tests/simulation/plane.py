@@ -14,8 +14,9 @@ from typing import Any, Final
 from tests.simulation import stores
 from tests.simulation.attempts import Jobs, SimulatedBackground
 from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
+from tests.simulation.crashing import SimulatedCrashPoints
 from tests.simulation.declarations import APPROVED, BY_TYPE, COMMANDS, DECLARATIONS, SYSTEMS
-from tests.simulation.engine import EPOCH, Crash, Engine, Process, SimulatedSchedule, Sleep
+from tests.simulation.engine import EPOCH, Engine, Process, SimulatedSchedule, Sleep
 from tests.simulation.gateway_stores import GatewayMemory
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
@@ -58,19 +59,6 @@ KEYS_DOCUMENT: Final = json.dumps({name: base64.urlsafe_b64encode(name.encode() 
 IDLE_SECONDS_MAX: Final = 8.0
 SCHEDULE: Final = SimulatedSchedule()
 TERMS: Final = Terms(exception_sla_seconds=1800.0, reminder_seconds=120.0)
-
-
-class SimulatedCrashPoints:
-    """Named crash points: any of them may be the last."""
-
-    def __init__(self, plane: Plane) -> None:
-        self.plane = plane
-
-    def reach(self, point: str) -> None:
-        """Pass, or die here."""
-        self.plane.coverage["points"][point] += 1
-        if self.plane.engine.chance(self.plane.crash_point):
-            raise Crash(point)
 
 
 class RecordingKeys(GrantKeys):

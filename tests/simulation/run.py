@@ -385,7 +385,13 @@ class Summary:
             self.failed.append(result)
 
 
-def run_seeds(first: int, count: int, progress: Callable[[Summary, Result], None] | None = None) -> Summary:
+def run_seeds(
+    first: int,
+    count: int,
+    progress: Callable[[Summary, Result], None] | None = None,
+    *,
+    sagas: bool | None = None,
+) -> Summary:
     """Run seeds `first` … `first + count - 1`."""
     summary = Summary()
     begun = time.perf_counter()
@@ -393,7 +399,7 @@ def run_seeds(first: int, count: int, progress: Callable[[Summary, Result], None
     gc.disable()
     try:
         for seed in range(first, first + count):
-            result = run_seed(seed)
+            result = run_seed(seed, sagas=sagas)
             summary.take(result)
             summary.seconds = time.perf_counter() - begun
             if summary.seeds % 50 == 0:

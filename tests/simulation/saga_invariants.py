@@ -82,6 +82,8 @@ class SagaJudge:
         before = next((item.before for item in changes if item.table == "instance"), instance)
         demand(sorted(instance.operations) == sorted(row.command_id for row in rows), f"{name}: other operations")
         self._status(instance, rows, owing)
+        if instance.status is InstanceStatus.CLOSED and before is not None and before.status != instance.status:
+            self._relied_on(instance)
         self._direction(before, instance, rows)
         self._steps(instance, document, rows)
         self._backward(instance, rows)
@@ -108,13 +110,24 @@ class SagaJudge:
             demand(not owing, f"{name}: closed with open obligations")
             demand(all(row.state is S.SUCCESS for row in rows), f"{name}: closed without success")
             demand(all(row.compensates is None for row in rows), f"{name}: closed and undone")
-            phases = {item["phase"] for item in instance.steps}
-            demand(phases <= {StepPhase.DONE, StepPhase.SKIPPED}, f"{name}: closed with steps {phases}")
+            document = self.plane.documents[instance.definition]
+            for item in instance.steps:
+                step, failed = document.by_id[item["id"]], item["phase"] == StepPhase.FAILED
+                waived = failed and step.command is None and step.on.get(item.get("outcome")) is Reaction.CONTINUE
+                well = item["phase"] in (StepPhase.DONE, StepPhase.SKIPPED)
+                demand(well or waived, f"{name}: closed with {step.id} {item['phase']}")
         for row in rows:
             kept = row.state in PERSONS and not (status in UNDONE and row.state is S.FAILED)
             if kept or row.state in OUT - {S.DISPATCHING, S.RUNNING}:
                 mine = [item for item in owing if item.command_id == row.command_id]
                 demand(bool(mine), f"{name}: {row.step_id} is {row.state} without owner and deadline")
+
+    def _relied_on(self, instance: InstanceRow) -> None:
+        """What other cases caused for this one stands when it closes."""
+        for state in instance.steps:
+            if state.get("attached") and state["phase"] == StepPhase.DONE and self.plane.world.honest:
+                stands = self.plane.world.stands(state["command_id"])
+                demand(stands, f"{instance.workflow_id}: closed, and what {state['id']} relies on is gone")
 
     def _direction(self, before: InstanceRow | None, after: InstanceRow, rows: Sequence[JournalRow]) -> None:
         name = after.workflow_id
@@ -196,6 +209,8 @@ class SagaJudge:
         demand(before.cancel is None, f"{name} was sent after the cancel")
         demand(before.paused is None or instance.paused is None, f"{name} was sent while paused")
         demand(instance.locked, f"{name} was sent without the locks")
+        begun = [other.step_id for other in own(rows) if other.dispatch_sequence]
+        demand(len(begun) <= instance.actions_max, f"{name} is one effect more than {instance.actions_max}: {begun}")
         self._unlocked(instance)
 
     def _unlocked(self, instance: InstanceRow) -> None:
@@ -326,7 +341,7 @@ class SagaJudge:
             pivots = [row.step_id for row in own(rows) if row.effect_class in PIVOTAL and world.live(row.command_id)]
             demand(not (pivots and undone), f"{name}: {undone} were undone although {pivots} happened")
             if instance.status is InstanceStatus.CLOSED:
-                self._closed(instance, rows)
+                self._closed(instance)
             elif instance.status in UNDONE:
                 demand(not pivots, f"{name}: {instance.status} although {pivots} happened")
                 stands = [row.step_id for row in own(rows) if world.stands(row.command_id) and self._takes_back(row)]
@@ -338,14 +353,14 @@ class SagaJudge:
             return False
         return mapping.only_if is None or self.plane.world.live(row.command_id)[0].created
 
-    def _closed(self, instance: InstanceRow, rows: Sequence[JournalRow]) -> None:
+    def _closed(self, instance: InstanceRow) -> None:
         name, document = instance.workflow_id, self.plane.documents[instance.definition]
-        by_step = {row.step_id: row for row in rows}
         for state in instance.steps:
             if document.by_id[state["id"]].command is None or state["phase"] != StepPhase.DONE:
                 continue
             command_id = state["command_id"]
-            demand(state.get("attached") or state["id"] in by_step, f"{name}: {state['id']} has no operation")
+            known = state.get("attached") or command_id in instance.operations
+            demand(known, f"{name}: {state['id']} has no operation")
             count = len(self.plane.world.live(command_id))
             demand(count == 1, f"{name}: {state['id']} happened {count} times")
             if not state.get("attached"):

@@ -225,18 +225,22 @@ class OrchestratorMemory(MemoryTransaction):
         rows = await self.select("operation", _ready)
         return sorted({_pair(row) for row in rows})[:limit]
 
-    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
+    async def due(
+        self, business: datetime, real: datetime, limit: int, without: Sequence[str] = ()
+    ) -> list[JournalRow]:
         """Due wake-ups and leases, locked."""
         woken = await self.select(
             "operation",
-            lambda row: row.wake_at is not None and row.wake_at <= business,
+            lambda row: row.wake_at is not None and row.wake_at <= business and row.workflow_id not in without,
             order=lambda row: row.wake_at,
             limit=limit,
             lock=True,
         )
         expired = await self.select(
             "operation",
-            lambda row: row.lease_expires_at is not None and row.lease_expires_at <= real,
+            lambda row: (
+                row.lease_expires_at is not None and row.lease_expires_at <= real and row.workflow_id not in without
+            ),
             order=lambda row: row.lease_expires_at,
             limit=limit,
             lock=True,
@@ -244,12 +248,13 @@ class OrchestratorMemory(MemoryTransaction):
         known = {row.command_id for row in woken}
         return woken + [row for row in expired if row.command_id not in known]
 
-    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+    async def overdue(self, business: datetime, limit: int, without: Sequence[str] = ()) -> list[InstanceRow]:
         """Cases still verifying at their deadline, locked."""
         return await self.select(
             "instance",
             lambda row: (
                 row.closed_at is None
+                and row.workflow_id not in without
                 and (
                     (
                         row.deadline_at <= business

@@ -32,6 +32,7 @@ REPOSITORY = "acme/articles"
 TERMINAL = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED")
 SETTLE_SECONDS = 60.0
 RESTART_SECONDS = 60.0
+RETRY_SECONDS = 0.25
 POLL_SECONDS = 0.05
 
 
@@ -47,8 +48,8 @@ class Answer:
 def http(
     method: str, url: str, body: Any = None, *, headers: dict[str, str] | None = None, timeout_seconds: float = 30
 ) -> Answer:
-    """One request on loopback; refusals are answers, not exceptions. A gateway that died is asked again, as any client
-    would: its successor knows what became of the first request by the key."""
+    """One request on loopback; refusals are answers, not exceptions. A gateway that died, or that says
+    503 and Retry-After, is asked again, as any client would: it knows what became of the first request by the key."""
     data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     sent = {"content-type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, method=method, data=data, headers=sent)
@@ -60,7 +61,9 @@ def http(
             break
         except urllib.error.HTTPError as error:
             raw, status, got = error.read(), error.code, dict(error.headers)
-            break
+            if status != 503 or error.headers.get("retry-after") is None or time.monotonic() > end:
+                break
+            time.sleep(RETRY_SECONDS)
         except (urllib.error.URLError, ConnectionError, HTTPException):
             if time.monotonic() > end:
                 raise
@@ -318,7 +321,8 @@ class Plane:
 
     def case(self, workflow_id: str, tenant: str = "acme") -> dict[str, Any]:
         """A case as it stands."""
-        answer = self.get(f"/v1/workflows/{workflow_id}", self.token("operator:olga", tenant, ("operator",)))
+        token = self.token("operator:olga", tenant, ("operator",))
+        answer = self.get(f"/v1/workflows/{workflow_id}", token)
         assert answer.status == 200, answer
         return dict(answer.body)
 
@@ -348,12 +352,11 @@ class Plane:
         bearer = token or self.editor()
 
         def look() -> dict[str, Any] | None:
-            answer = self.get("/v1/approvals?status=pending&limit=200", bearer)
+            answer = self.get(f"/v1/approvals?status=pending&workflow_id={workflow_id}", bearer)
             assert answer.status == 200, answer
-            return next((item for item in answer.body["items"] if item["workflow_id"] == workflow_id), None)
+            return next(iter(answer.body["items"]), None)
 
-        found = eventually(look, f"an approval of {workflow_id}")
-        return dict(self.get(f"/v1/approvals/{found['approval_id']}", bearer).body)
+        return eventually(look, f"an approval of {workflow_id}")
 
     def editor(self, tenant: str = "acme", sub: str = "operator:ed") -> str:
         """A token of a person who may approve content."""

@@ -144,6 +144,7 @@ def test_death_while_a_person_is_asked_leaves_one_effect(dying: Dying, service: 
         plane.arm(service, point)
     if service == "reconciler":
         plane.fault("lose_answer", method="POST", path="/effect$", system="bench")
+        plane.fault("deny_reads", method="GET", path="/effect", system="bench")
     workflow_id = plane.begun("ask", {"id": point.replace(".", "-")}, f"ask:{point}")
     approval = plane.approval(workflow_id)
     if "events" in point:

@@ -1,5 +1,7 @@
 """A purge of many batches on real processes: its worker dies in the third one, its successor goes on from there."""
 
+from typing import Any
+
 from tests.system.plane import Plane, eventually, http
 from trueup_devkit.sandbox.systems.cloudflare import ZONES
 
@@ -44,7 +46,7 @@ def test_a_purge_gets_through_everything_that_an_api_answers(plane: Plane) -> No
     before = len(plane.effects("cloudflare.purge"))
     refused = {"success": False, "errors": [{"code": 10001, "message": "purging failed"}], "result": None}
 
-    def order(fault: str, **params: object) -> None:
+    def order(fault: str, **params: Any) -> None:
         plane.fault(fault, method="POST", path="/purge_cache$", system="cloudflare", **params)
 
     order("delay", seconds=0)

@@ -29,6 +29,9 @@ _COMMAND = (
 )
 _WORKFLOW = '{"idempotency_key": "article-1-v1", "definition": "seo-article-publish", "input": {"article_id": "1", …}}'
 
+_TRACE = "its trace: GET /v1/decisions/<id>"
+_NEXT = {"approval_required": "`trueup approve` lists what is asked; then POST /v1/capabilities with this decision_id"}
+
 app = typer.Typer(
     name="trueup",
     help="A governed, durable execution plane for the side effects of AI agents.",
@@ -61,7 +64,9 @@ def up(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Gateway port; 0 takes a free one.")] = 8080,
     connections: Annotated[str | None, typer.Option(help="Connections file; default: the sandbox world.")] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help="Run the sandbox world.")] = True,
-    clock: Annotated[str, typer.Option(help="system or virtual.")] = "system",
+    clock: Annotated[
+        str, typer.Option(help="system, or virtual: time moves by `trueup clock advance` only.")
+    ] = "system",
     replicas: Annotated[str | None, typer.Option(help="service=n,… for more than one process of a service.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when everything is ready.")] = False,
 ) -> None:
@@ -189,7 +194,7 @@ def capability(
     if decision["outcome"] != "approved":
         risk, policies = decision.get("risk") or {}, ", ".join(decision.get("determining_policies") or [])
         why = f"risk {risk.get('level')} {risk.get('score')}, policies {policies or 'none'}"
-        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why}); its trace: GET /v1/decisions/<id>")
+        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why}); {_NEXT.get(decision['outcome'], _TRACE)}")
     print(client.capability(decision["decision_id"], max_uses, ttl_seconds)["capability"])
 
 
@@ -247,8 +252,10 @@ def approve(
         str | None, typer.Option("--content-sha256", help="What exactly is approved; without it, it is only shown.")
     ] = None,
     reject: Annotated[bool, typer.Option("--reject", help="Reject it instead.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; stands in the row.")] = "command line",
-    scope: Annotated[str, typer.Option(help="Scope of the development token.")] = "content:publish",
+    reason: Annotated[str, typer.Option(help="Why; it stays with the answer.")] = "command line",
+    scope: Annotated[
+        str, typer.Option(help="Scope of the development token; the approval shows which it needs.")
+    ] = "content:publish",
     tenant: Tenant = "acme",
     token: Annotated[
         str | None,
@@ -262,7 +269,8 @@ def approve(
     client.token = token or client.dev_token("operator:cli", tenant, ["approver"], [scope], 3600)
     if identifier is None:
         for item in client.items("/v1/approvals", status="pending"):
-            print(f"{item['approval_id']}  {item['scope']}  {item['workflow_id']}  until {item['expires_at']}")
+            about = item.get("workflow_id") or item.get("subject_decision_id")
+            print(f"{item['approval_id']}  {item['scope']}  {about}  until {item['expires_at']}")
         return
     approval = client.get(f"/v1/approvals/{identifier}")
     if content_sha256 is not None:
@@ -373,7 +381,7 @@ def secrets(
 
 @app.command(epilog=_example("trueup settings"))
 def settings() -> None:
-    """List all TRUEUP_* settings of a service with their defaults; secrets also take a _FILE twin."""
+    """List the TRUEUP_* settings of services with their defaults; of secrets, NAME_FILE names a file instead."""
     from trueup_common.runtime.settings import SECRETS, Settings
 
     for name, field in Settings.model_fields.items():
@@ -414,7 +422,7 @@ def advance(
 
 @app.command(epilog=_example("trueup console"))
 def console(state_dir: StateDir = DEFAULT_FOLDER) -> None:
-    """Print the address of the operator console, if this gateway has one."""
+    """Print the address of the operator console (not in this version)."""
     from trueup_devkit.gateway_client import GatewayClient, GatewayError
 
     state = StateFolder(state_dir.resolve()).running_state()

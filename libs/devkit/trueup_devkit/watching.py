@@ -178,16 +178,24 @@ def steps_in_short(case: dict[str, Any]) -> str:
 
 
 def wait_in_short(case: dict[str, Any]) -> str:
-    """What a case waits for, on whom, and until when; empty where it is at work or over."""
+    """What a case waits for, and on whom; empty where it is at work or over."""
     wait = case.get("wait")
     if not wait:
         return ""
+    if wait.get("reason") not in ("approval", "signal", "lock") and wait.get("expects") in _WAITS:
+        return ", waits " + _WAITS[wait["expects"]].format(**wait)
     text = f", waits for {wait.get('reason')}"
     if wait.get("expects") and wait["expects"] != wait.get("reason"):
         text += f" ({wait['expects']})"
     return text + (f" of {wait['owner']}" if wait.get("owner") else "")
 
 
+_WAITS = {
+    "person": "for {owner} to act: {reason}",
+    "settlement": "until {reason} is settled, owner {owner}",
+    "timer": "before it tries again",
+    "observation": "until everything it did is observed",
+}
 _SIGNS = {
     "PENDING": "·",
     "RUNNING": "▸",

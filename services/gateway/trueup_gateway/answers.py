@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.ports import StoreBusy
 from trueup_gateway.store import GatewayReads
@@ -26,6 +27,20 @@ TOLD_MAX: Final = 4000
 _ENDS: Final = frozenset(state.value for state in ANSWERED)
 
 
+@record
+class _Told:
+    """A row that was told, in the message that told it: most are never asked for, and bytes are small."""
+
+    state_version: int
+    message: bytes
+    part: str
+
+    def row(self) -> dict[str, Any]:
+        """The row."""
+        found: dict[str, Any] = orjson.loads(self.message)[self.part]
+        return found
+
+
 class AnswerBoard:
     """Who waits for which command."""
 
@@ -34,7 +49,7 @@ class AnswerBoard:
         self._waits: dict[str, list[asyncio.Future[dict[str, Any]]]] = {}
         self._cases: dict[str, asyncio.Event] = {}
         self._seen: set[str] = set()
-        self._told: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, _Told] = {}
 
     def expect(self, command_id: str) -> "asyncio.Future[dict[str, Any]] | None":
         """A future of the command's final journal row; None where too many wait already."""
@@ -76,12 +91,12 @@ class AnswerBoard:
         """Take over one CaseAnswered of the orchestrator."""
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
             answered = orjson.loads(raw.data)
-            row = answered["operation"]
+            row, case = answered["operation"], answered["instance"]
             if len(self._told) >= TOLD_MAX:
                 for name in list(self._told)[: TOLD_MAX // 2]:
                     del self._told[name]
-            self._told[row["command_id"]] = row
-            self._told[row["workflow_id"]] = answered["instance"]
+            self._told[row["command_id"]] = _Told(row["state_version"], raw.data, "operation")
+            self._told[row["workflow_id"]] = _Told(case["state_version"], raw.data, "instance")
             self.tell(row)
 
     def newest(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
@@ -92,10 +107,10 @@ class AnswerBoard:
         told = self._told.get(name)
         if told is None:
             return stored
-        if told["state_version"] <= stored["state_version"]:
+        if told.state_version <= stored["state_version"]:
             del self._told[name]
             return stored
-        return told
+        return told.row()
 
     def tell(self, row: dict[str, Any]) -> None:
         """End all waits for a command that is over."""

@@ -1,15 +1,17 @@
 """Starting workflows: one request, one transaction; the message goes out after the commit, or the relay sends it."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
-from trueup_common.documents.expressions import ExpressionFailed, Expressions
+from trueup_common.documents.expressions import ExpressionFailed, expressions_of
 from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
@@ -40,6 +42,8 @@ log = logging.getLogger("trueup.gateway.start")
 
 TRIES_MAX: Final = 5
 PAUSE_SECONDS: Final = 0.02
+LANE_SECONDS: Final = 10.0
+"""How long a start waits for others under its capability."""
 MESSAGE_BYTES_MAX: Final = 1_000_000
 
 
@@ -50,6 +54,11 @@ class Started:
     workflow_id: str
     saga_id: str
     replayed: bool
+
+
+def _held() -> Refused:
+    detail = "Another request holds this key or capability right now."
+    return Refused("idempotency-in-flight", detail, retry_after_seconds=1)
 
 
 class Starter:
@@ -72,25 +81,40 @@ class Starter:
         self._crash = crash
         self._schedule = schedule
         self._inputs = PayloadSchemas()
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.definitions = Definitions(catalog)
 
     async def start(self, request: StartRequest) -> Started:
-        """The case of a request, after its commit. Raises Refused."""
+        """The case of a request, after its commit. Raises Refused.
+
+        Starts under one capability count down its uses one after the other. They queue here, where waiting costs no
+        connection.
+        """
+        lane = self._lanes.setdefault(request.capability_id, asyncio.Lock())
+        try:
+            async with asyncio.timeout(LANE_SECONDS):
+                await lane.acquire()
+        except TimeoutError:
+            raise _held() from None
+        try:
+            started, outgoing = await self._committed(request)
+        finally:
+            lane.release()
+        self._crash.reach("gateway-start.committed")
+        if outgoing:
+            await self._publisher.publish(outgoing)
+        return started
+
+    async def _committed(self, request: StartRequest) -> tuple[Started, list[Outgoing]]:
         for number in range(1, TRIES_MAX + 1):
             try:
-                started, outgoing = await self._once(request)
+                return await self._once(request)
             except StoreBusy as busy:
                 if lock_timed_out(busy) or (number == TRIES_MAX and isinstance(busy, KeyTaken)):
-                    detail = "Another request holds this key or capability right now."
-                    raise Refused("idempotency-in-flight", detail, retry_after_seconds=1) from busy
+                    raise _held() from busy
                 if number == TRIES_MAX:
                     raise
                 await self._schedule.pause(PAUSE_SECONDS * number)
-                continue
-            self._crash.reach("gateway-start.committed")
-            if outgoing:
-                await self._publisher.publish(outgoing)
-            return started
         raise AssertionError("unreachable")
 
     async def _once(self, request: StartRequest) -> tuple[Started, list[Outgoing]]:
@@ -160,11 +184,16 @@ class Starter:
         errors = self._inputs.errors_of(document.sha256, document.input, request.input, "input")
         if errors:
             raise invalid(errors)
-        case = {"tenant": request.tenant, "definition": document.name, "version": document.version}
+        scope = {"input": request.input, "steps": {}, "case": {}}
+        expressions = expressions_of(document)
         try:
-            value = Expressions(document).fill(document.object.id, {"input": request.input, "steps": {}, "case": case})
+            value = expressions.fill(document.object.id, scope)
         except ExpressionFailed:
             raise invalid([("/input", "does not name the business object of the case")]) from None
+        try:
+            expressions.fill(document.locks, scope)  # an accepted case takes them: they must have a value
+        except ExpressionFailed:
+            raise invalid([("/input", "does not name every lock of the case")]) from None
         name = str(value) if isinstance(value, str | int) else ""
         if not is_object_id(name):
             raise invalid([("/input", "does not give the business object an acceptable name")])

@@ -17,6 +17,7 @@ from trueup_common.contracts.events import (
     StartWorkflow,
 )
 from trueup_common.contracts.ids import command_id
+from trueup_common.contracts.journal import InstanceRow
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.task import Beat, Receipt
 from trueup_common.contracts.workflow import WorkflowDocument
@@ -30,6 +31,7 @@ from trueup_orchestrator.core.records import DocumentRow
 from trueup_orchestrator.core.start import identity_of, start
 from trueup_orchestrator.core.workflow import Workflow
 from trueup_orchestrator.desk import COMMAND, DeclarationMissing, Desk, freed_slots, log
+from trueup_orchestrator.isolation import Isolation
 from trueup_orchestrator.store import Identity, Key, OrchestratorTransaction
 
 DUE_MAX: Final = 200
@@ -73,11 +75,15 @@ class CommandHandler:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._kept: set[str] = set()
+        """Documents that are compiled and stored: their starts carry nothing new."""
+        self._keeping: set[str] = set()
 
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
     ) -> Sequence[Outgoing]:
         """React to accepted commands and workflows."""
+        self._keeping = set()
         folds: dict[str, Fold] = {}
         grants: dict[str, AcceptanceGrant] = {}
         single = [message for message in messages if message.type != "StartWorkflow"]
@@ -153,6 +159,8 @@ class CommandHandler:
 
     async def _workflow(self, tx: OrchestratorTransaction, moment: Moment, body: StartWorkflow) -> Workflow:
         """The document of a start, compiled and kept. Raises Unprocessable for one that is not what it says."""
+        if body.document_sha256 in self._kept and body.mandate.document_sha256 in (None, body.document_sha256):
+            return self.desk.workflow(body.document_sha256, body.declarations)
         try:
             document = WorkflowDocument.model_validate(body.document)
             sha256 = self.desk.remember(document)
@@ -171,10 +179,12 @@ class CommandHandler:
                 )
             ]
         )
+        self._keeping.add(sha256)
         return self.desk.workflow(sha256, body.declarations)
 
     async def settled(self, messages: Sequence[Message]) -> None:
-        """Nothing to do after the commit."""
+        """Documents of this batch are stored by now."""
+        self._kept |= self._keeping
 
     def _identity(self, body: StartCase) -> Identity | None:
         declaration = self.desk.declarations.declaration(body.declaration_sha256)
@@ -278,12 +288,20 @@ class Timers:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self.isolation = Isolation(DUE_MAX)
         self._beats: dict[str, Beaten] = {}
 
     async def due(self, tx: OrchestratorTransaction, moment: Moment) -> Sequence[Outgoing]:
         """Operations whose wake-up or lease is due, and cases whose own time has come."""
-        rows = await tx.due(moment.business, moment.real, DUE_MAX)
-        late = {case.workflow_id: case for case in await tx.overdue(moment.business, DUE_MAX)}
+        for message, reason in self.isolation.owed("orchestrator-due", moment.real):
+            await tx.quarantine("orchestrator-due", message, reason)
+        limit, without = self.isolation.limit(moment.real), self.isolation.left_out
+        rows = await tx.due(moment.business, moment.real, limit, without)
+        self.isolation.taken((row.workflow_id, row.tenant) for row in rows)
+        late: dict[str, InstanceRow] = {}
+        if limit > 1 or not rows:
+            late = {case.workflow_id: case for case in await tx.overdue(moment.business, limit, without)}
+            self.isolation.taken((case.workflow_id, case.tenant) for case in late.values())
         known = {row.workflow_id for row in rows}
         singles = [case for key, case in late.items() if case.definition == COMMAND and key not in known and case.owed]
         more = await tx.operations(sorted(case.owed[0]["command_id"] for case in singles)) if singles else []

@@ -59,6 +59,7 @@ async def build(context: Context) -> Parts:
             crash=context.crash,
             interval_seconds=interval_seconds,
             due=context.database.asks(question) if question else None,
+            failed=timers.isolation.failed if tick == "due" else None,
         )
 
     renewals = due("orchestrator-beats", "beats", 3600)

@@ -79,11 +79,16 @@ class OrchestratorTransaction(Transaction, Protocol):
         """Pairs that have such operations."""
         ...
 
-    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
-        """Operations whose wake-up or lease is due; rows that another transaction holds are left to it."""
+    async def due(
+        self, business: datetime, real: datetime, limit: int, without: Sequence[str] = ()
+    ) -> list[JournalRow]:
+        """Operations whose wake-up or lease is due; rows that another transaction holds are left to it.
+
+        `without` names cases that are not to be taken.
+        """
         ...
 
-    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+    async def overdue(self, business: datetime, limit: int, without: Sequence[str] = ()) -> list[InstanceRow]:
         """Cases that are still open at their deadline, and workflows whose wake-up is due; held ones are left out."""
         ...
 
@@ -188,13 +193,18 @@ _AFTER: Final = """
 JOIN unnest($1::text[], $2::bigint[]) AS published(case_id, after) ON workflow_id = case_id AND seq > after
 ORDER BY workflow_id, seq
 """
-_DUE: Final = "WHERE wake_at <= $1 AND wake_at IS NOT NULL ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+_LEFT_OUT: Final = "workflow_id <> ALL($3::text[])"
+_DUE: Final = (
+    f"WHERE wake_at <= $1 AND wake_at IS NOT NULL AND {_LEFT_OUT} ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+)
 _EXPIRED: Final = (
-    "WHERE lease_expires_at <= $1 AND lease_expires_at IS NOT NULL ORDER BY lease_expires_at LIMIT $2 "
+    f"WHERE lease_expires_at <= $1 AND lease_expires_at IS NOT NULL AND {_LEFT_OUT} ORDER BY lease_expires_at LIMIT $2 "
     "FOR UPDATE SKIP LOCKED"
 )
-_OVERDUE: Final = f"WHERE {HAS_DEADLINE} AND deadline_at <= $1 ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
-_WOKEN: Final = "WHERE wake_at <= $1 AND wake_at IS NOT NULL ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+_OVERDUE: Final = (
+    f"WHERE {HAS_DEADLINE} AND deadline_at <= $1 AND {_LEFT_OUT} ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+)
+_WOKEN: Final = _DUE
 _NEWEST: Final = f"""
 SELECT DISTINCT ON (o.tenant, o.idempotency_key) o.*
 FROM unnest($1::text[], $2::text[]) AS wanted(t, k)
@@ -291,19 +301,25 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """Pairs that have such operations."""
         return [(record["t"], record["s"]) for record in await self.connection.fetch(_READY_PAIRS, limit)]
 
-    async def due(self, business: datetime, real: datetime, limit: int) -> list[JournalRow]:
+    async def due(
+        self, business: datetime, real: datetime, limit: int, without: Sequence[str] = ()
+    ) -> list[JournalRow]:
         """Operations whose wake-up or lease is due; rows that another transaction holds are left to it."""
-        woken = await _OPERATIONS.select(self.connection, _DUE, business, limit)
-        expired = await _OPERATIONS.select(self.connection, _EXPIRED, real, limit)
+        left_out = list(without)
+        woken = await _OPERATIONS.select(self.connection, _DUE, business, limit, left_out)
+        expired = await _OPERATIONS.select(self.connection, _EXPIRED, real, limit, left_out)
         known = {row.command_id for row in woken}
-        return woken + [row for row in expired if row.command_id not in known]
+        found = woken + [row for row in expired if row.command_id not in known]
+        return found if limit > 1 else found[:1]
 
-    async def overdue(self, business: datetime, limit: int) -> list[InstanceRow]:
+    async def overdue(self, business: datetime, limit: int, without: Sequence[str] = ()) -> list[InstanceRow]:
         """Cases that are still open at their deadline, and workflows whose wake-up is due; held ones are left out."""
-        late = await _INSTANCES.select(self.connection, _OVERDUE, business, limit)
+        left_out = list(without)
+        late = await _INSTANCES.select(self.connection, _OVERDUE, business, limit, left_out)
         known = {row.workflow_id for row in late}
-        woken = await _INSTANCES.select(self.connection, _WOKEN, business, limit)
-        return late + [row for row in woken if row.workflow_id not in known]
+        woken = await _INSTANCES.select(self.connection, _WOKEN, business, limit, left_out)
+        found = late + [row for row in woken if row.workflow_id not in known]
+        return found if limit > 1 else found[:1]
 
     async def newest(self, keys: Sequence[tuple[str, str]]) -> list[JournalRow]:
         """The operation of the highest generation under each (tenant, key)."""

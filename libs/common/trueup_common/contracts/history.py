@@ -44,6 +44,7 @@ def append(
     trace_id: str | None = None,
 ) -> HistoryEvent:
     """The next event of a chain whose last event has `seq - 1` and `prev_hash`."""
+    occurred = rfc3339(occurred_at)
     fields: dict[str, Any] = {
         "workflow_id": workflow_id,
         "tenant": tenant,
@@ -51,18 +52,18 @@ def append(
         "event_id": derived_id("evt", workflow_id, seq),
         "type": type,
         "schema_version": 1,
-        "occurred_at": rfc3339(occurred_at),
-        "recorded_at": rfc3339(recorded_at),
+        "occurred_at": occurred,
+        "recorded_at": occurred if recorded_at is occurred_at else rfc3339(recorded_at),
         "actor": actor,
-        "payload": payload,
         "payload_sha256": digest(payload),
         "causation_id": causation_id,
         "correlation_id": correlation_id,
         "trace_id": trace_id,
         "prev_hash": prev_hash,
     }
-    chained = _hash(fields)
-    return HistoryEvent.trusted(**{**fields, "occurred_at": occurred_at, "recorded_at": recorded_at}, hash=chained)
+    fields["hash"] = digest(fields)
+    fields["payload"], fields["occurred_at"], fields["recorded_at"] = payload, occurred_at, recorded_at
+    return HistoryEvent.trusted(**fields)
 
 
 def verify(events: Iterable[HistoryEvent], *, prev_hash: str = GENESIS, first_seq: int = 1) -> str | None:

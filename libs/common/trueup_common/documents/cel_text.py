@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trueup_common.documents.growth import REFUSED_FUNCTIONS, Growth, growth_of
+
 ROOTS: Final = ("input", "steps", "case", "event")
 PRESENCE: Final = "has_"
 """Root of the variables that say whether a path is there."""
@@ -55,6 +57,9 @@ class CelText:
     reads: tuple[Path, ...]
     asks: tuple[Path, ...]
     path: Path | None
+    growth: Growth
+    repeated: frozenset[Path] = frozenset()
+    """What is read more than once."""
 
 
 def tokens(text: str, start: int = 0, *, until_brace: bool = False) -> tuple[list[Token], int]:
@@ -89,8 +94,12 @@ def read_expression(text: str) -> CelText:
     words, _ = tokens(text)
     if not words:
         raise TextInvalid("the expression is empty")
+    refused = next((word.text for word in words if word.kind == "name" and word.text in REFUSED_FUNCTIONS), None)
+    if refused is not None:
+        raise TextInvalid(f"{refused} is not offered: it can make very much out of little")
     reads: dict[Path, None] = {}
     asks: dict[Path, None] = {}
+    repeated: set[Path] = set()
     pieces, place, index, pure = [], 0, 0, None
     while index < len(words):
         word = words[index]
@@ -103,6 +112,8 @@ def read_expression(text: str) -> CelText:
                 written = ".".join((PRESENCE, *path))
             elif found and not asked:
                 path, after = found
+                if path in reads:
+                    repeated.add(path)
                 reads[path] = None
                 written = ".".join(path)
                 pure = path if index == 0 and after == len(words) else None
@@ -114,7 +125,16 @@ def read_expression(text: str) -> CelText:
             continue
         index += 1
     compiled = "".join([*pieces, text[place:]])
-    return CelText(text.strip(), " ".join(word.text for word in words), compiled, tuple(reads), tuple(asks), pure)
+    return CelText(
+        text.strip(),
+        " ".join(word.text for word in words),
+        compiled,
+        tuple(reads),
+        tuple(asks),
+        pure,
+        growth_of([word.text for word in words if word.kind in ("name", "sign")]),
+        frozenset(repeated),
+    )
 
 
 def _is_member(words: Sequence[Token], index: int) -> bool:

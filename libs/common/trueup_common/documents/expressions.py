@@ -1,7 +1,7 @@
 """Expressions of a document, evaluated: the same scope gives the same value, here and in a replay.
 
 CEL has no clock and no randomness. Values of the scope come in as variables, one per path; what comes out is JSON. The
-library bounds the steps of one evaluation by itself (10,000 iterations).
+library bounds the steps of one evaluation by itself (10,000 iterations), `growth` bounds the bytes.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from trueup_common.contracts.canonical import canonical
 from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.documents.cel_text import PRESENCE, CelText, Path, TextInvalid, read_expression
 from trueup_common.documents.faults import below
+from trueup_common.documents.growth import RESULT_BYTES_MAX, bound, size_of
 from trueup_common.documents.templates import OPEN, Template, read_template
 
 _MISSING: Final = object()
@@ -32,7 +33,7 @@ _SHA256: Final = cel.FunctionDecl(
         )
     ],
 )
-_LIBRARY_ERRORS: Final = (RuntimeError, TypeError, ValueError, OverflowError)
+_LIBRARY_ERRORS: Final = (RuntimeError, TypeError, ValueError, OverflowError, MemoryError)
 
 
 class ExpressionFailed(ValueError):
@@ -75,17 +76,20 @@ class Expressions:
         self._programs: dict[str, Any] = {}
 
     def fill(self, template: Any, scope: Mapping[str, Any]) -> Any:
-        """The template with its values. Raises ExpressionFailed."""
+        """The template with its values. Raises ExpressionFailed, also where it would come to too much."""
+        return self._fill(template, scope, [RESULT_BYTES_MAX])
+
+    def _fill(self, template: Any, scope: Mapping[str, Any], left: list[int]) -> Any:
         if isinstance(template, str):
-            value = self._filled(template, scope)
+            value = self._filled(template, scope, left)
             if value is _MISSING:
                 raise ExpressionFailed(template, "is not there")
             return value
         if isinstance(template, dict):
-            members = ((key, self._entry(key, item, scope)) for key, item in template.items())
+            members = ((key, self._entry(key, item, scope, left)) for key, item in template.items())
             return {key: item for key, item in members if item is not _MISSING}
         if isinstance(template, list | tuple):
-            items = (self._entry(index, item, scope) for index, item in enumerate(template))
+            items = (self._entry(index, item, scope, left) for index, item in enumerate(template))
             return [item for item in items if item is not _MISSING]
         return template
 
@@ -102,15 +106,21 @@ class Expressions:
             raise ExpressionFailed(expression, "is neither true nor false")
         return value
 
-    def _entry(self, key: str | int, item: Any, scope: Mapping[str, Any]) -> Any:
+    def _entry(self, key: str | int, item: Any, scope: Mapping[str, Any], left: list[int]) -> Any:
         try:
-            return self._filled(item, scope) if isinstance(item, str) else self.fill(item, scope)
+            return self._filled(item, scope, left) if isinstance(item, str) else self._fill(item, scope, left)
         except ExpressionFailed as error:
             raise ExpressionFailed(error.expression, error.reason, below("", key) + error.pointer) from error
 
-    def _filled(self, text: str, scope: Mapping[str, Any]) -> Any:
+    def _filled(self, text: str, scope: Mapping[str, Any], left: list[int]) -> Any:
         if OPEN not in text:
             return text
+        value = self._made(text, scope, left)
+        if value is not _MISSING:
+            _spend(text, value, left)
+        return value
+
+    def _made(self, text: str, scope: Mapping[str, Any], left: list[int]) -> Any:
         template = self._templates.get(text)
         if template is None:
             try:
@@ -122,9 +132,11 @@ class Expressions:
             if template.optional and whole.path is not None:
                 return looked_up(scope, whole.path)
             return self._value(whole, scope)
-        return "".join(
-            part if isinstance(part, str) else _written(part, self._value(part, scope)) for part in template.parts
-        )
+        pieces, bounded = [], [left[0]]
+        for part in template.parts:
+            pieces.append(part if isinstance(part, str) else _written(part, self._value(part, scope)))
+            _spend(text, pieces[-1], bounded)
+        return "".join(pieces)
 
     def _value(self, text: CelText, scope: Mapping[str, Any]) -> Any:
         if text.path is not None:
@@ -170,6 +182,10 @@ def _evaluated(text: CelText, program: Any, scope: Mapping[str, Any]) -> Any:
         value = looked_up(scope, path)
         if value is not _MISSING:
             data[".".join(path)] = value
+    names = {".".join(path): path in text.repeated for path in text.reads}
+    possible = bound(text.growth, ((data[name], again) for name, again in names.items() if name in data))
+    if possible > RESULT_BYTES_MAX:
+        raise ExpressionFailed(text.written, f"could become {possible} bytes; {RESULT_BYTES_MAX} are possible")
     try:
         result = program.eval(data=data)
         kind, value = result.type(), result.plain_value()
@@ -196,6 +212,13 @@ def _json(text: CelText, value: Any, left: list[int]) -> Any:
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {key: _json(text, item, left) for key, item in value.items()}
     raise ExpressionFailed(text.written, f"gives {type(value).__name__} ({str(value)[:40]}), which is no JSON value")
+
+
+def _spend(text: str, value: Any, left: list[int]) -> None:
+    """Take a value's size from what a template may still come to."""
+    left[0] -= size_of(value, left[0])
+    if left[0] < 0:
+        raise ExpressionFailed(text, f"comes to more than {RESULT_BYTES_MAX} bytes")
 
 
 def _written(text: CelText, value: Any) -> str:

@@ -5,7 +5,7 @@ Read for form only; whether a document is sound stands in `lint`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -38,6 +38,9 @@ def read_document(text: str | bytes) -> ReadDocument:
     except ValidationError as error:
         raise DocumentInvalid(_faults(error, value, lines)) from error
     return ReadDocument(document, written, lines)
+
+
+_PLAIN: Final = {"tuple_type": "a list is wanted here", "too_short": "the list is empty"}
 
 
 def _line_of(lines: Mapping[str, int], pointer: str) -> int | None:
@@ -75,5 +78,5 @@ def _fault(error: Any, value: Any, lines: Mapping[str, int]) -> Fault:
     elif error["type"] == "extra_forbidden":
         detail = f"{error['loc'][-1]!r} is not a field here"
     else:
-        detail = str(error["msg"]).removeprefix("Value error, ")
+        detail = _PLAIN.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
     return Fault("shape", pointer, _line_of(lines, pointer), detail)

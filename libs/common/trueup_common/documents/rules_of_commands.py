@@ -1,6 +1,7 @@
 """Rules about commands and times: a document names commands that exist, fits their payloads, and only tightens them."""
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import jsonschema_rs
@@ -64,7 +65,12 @@ def lifetime(ground: Ground) -> Iterator[Found]:
         times += [(f"{pointer}/wait/timeout", step.wait.timeout)] if step.wait else []
     for pointer, found in times:
         if found > limit:
-            yield pointer, f"{found} is longer than the lifetime of the case, {limit}"
+            yield pointer, f"{_said(found)} is longer than the lifetime of the case, {_said(limit)}"
+
+
+def _said(duration: timedelta) -> str:
+    days, seconds = duration.days, duration.total_seconds() % 86400
+    return " ".join(filter(None, (f"{days} d" if days else "", f"{seconds:g} s" if seconds or not days else "")))
 
 
 def payload(ground: Ground) -> Iterator[Found]:

@@ -16,7 +16,7 @@ from trueup_common.documents.faults import DocumentInvalid, Fault, below
 SIZE_BYTES_MAX: Final = 256 * 1024
 DEPTH_MAX: Final = 40
 FORM: Final = {
-    "encoding": "The text is not UTF-8, or holds half a character.",
+    "encoding": "The text is not UTF-8, or holds half a character or NUL.",
     "size": f"The text is longer than {SIZE_BYTES_MAX // 1024} KiB.",
     "syntax": "The text is not YAML, or uses what is not read: anchors, aliases, tags, several documents.",
     "depth": f"Values are nested deeper than {DEPTH_MAX}.",
@@ -160,7 +160,9 @@ def _integer(text: str, line: int, pointer: str) -> int:
 
 
 def _joined(text: str, line: int, pointer: str) -> str:
-    """Surrogate pairs of JSON escapes as the characters they stand for; a lone one is no text."""
+    """Surrogate pairs of JSON escapes as the characters they stand for; a lone one and NUL are no text."""
+    if "\0" in text:
+        raise refused("encoding", line, "NUL is not acceptable in text", pointer)
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeError as error:

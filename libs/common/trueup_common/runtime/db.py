@@ -35,8 +35,14 @@ InterfaceError or InternalClientError ("another operation is in progress") and m
 Connection = asyncpg.pool.PoolConnectionProxy | asyncpg.Connection
 
 
-KEYED_PLANS: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
-"""Services only reach rows by key. Without this, a plan made while a table was empty scans it for ever (ADR 0010)."""
+KEYED_PLANS: Final = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""Services only reach rows by key. Without the first three, a plan made while a table was empty scans it for ever; and
+a keyed plan is the same for every key, so it is made once and not for each execution (ADR 0010)."""
 
 
 async def _keep_session(_: Any) -> None:
@@ -90,6 +96,13 @@ class Database:
                 yield connection
         except PASSING as error:
             raise StoreBusy(_reason(error)) from error
+
+    @asynccontextmanager
+    async def search(self) -> AsyncIterator[Connection]:
+        """A connection for one list whose filters may be left out: what is left out changes the plan."""
+        async with self.connection() as connection, connection.transaction(readonly=True):
+            await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            yield connection
 
     def asks(self, statement: str) -> Callable[[], Awaitable[bool]]:
         """A question of one statement, asked outside a transaction. It raises StoreBusy."""

@@ -1,14 +1,17 @@
 """Rows: contracts in and out of tables in bulk. One JSON parameter per batch, never one statement per row."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum, EnumType
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from sqlalchemy import Table
 
-from trueup_common.contracts.shape import json_bytes, record
+from trueup_common.contracts.shape import ForwardContract, json_bytes, record
 from trueup_common.runtime.ports import VersionConflict
 
 M = TypeVar("M", bound=BaseModel)
@@ -75,6 +78,46 @@ async def write(connection: Any, writes: Sequence[Write]) -> None:
                 raise kind(f"{item.name}: {count} of {item.rows} rows were written")
 
 
+_PLAIN: Final = frozenset({str, int, float, bool, datetime, type(None)})
+"""What the driver gives as the contract wants it: columns have the contract's own types."""
+_IN_JSON: Final = frozenset({str, int, bool, type(None)})
+
+Members = Mapping[Any, Enum]
+
+
+def _forms(table: Table, model: type[BaseModel]) -> list[tuple[str, Members | None]] | None:
+    """The columns whose values have another form in a contract: an enumeration's members, None for anything else.
+
+    Rows were checked when they were written, so reading them is only a change of form (ADR 0010). None altogether for
+    a contract that only pydantic can put together.
+    """
+    if not issubclass(model, ForwardContract) or not model.model_fields.keys() <= set(table.columns.keys()):
+        return None
+    found: list[tuple[str, Members | None]] = []
+    for name, field in model.model_fields.items():
+        kinds = _types(field.annotation) - {type(None)}
+        if Any in kinds or kinds <= _PLAIN:
+            continue
+        only = kinds.pop() if len(kinds) == 1 else None
+        found.append(
+            (name, {item.value: item for item in cast(type[Enum], only)} if isinstance(only, EnumType) else None)
+        )
+    return found
+
+
+def _types(annotation: Any) -> set[Any]:
+    """The types that an annotation stands for; JSON objects and lists of plain things count as anything."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _types(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return set().union(*(_types(item) for item in get_args(annotation)))
+    if origin in (dict, list):
+        inner = set().union(*(_types(item) for item in get_args(annotation)))
+        return {Any} if Any in inner or inner <= _IN_JSON else {annotation}
+    return {annotation}
+
+
 class Rows(Generic[M]):
     """Bulk access to the rows of one table that a contract describes.
 
@@ -119,6 +162,8 @@ class Rows(Generic[M]):
         )
         self._select = f"SELECT {listed} FROM {name}"
         self._columns = columns
+        self._width = len(model.model_fields)
+        self._forms = _forms(table, model)
         self._changing = [column for column in columns if column not in fixed]
 
     def key_of(self, row: M) -> tuple[Any, ...]:
@@ -184,4 +229,16 @@ class Rows(Generic[M]):
 
     def read(self, records: Iterable[Any]) -> list[M]:
         """Records as contracts."""
-        return [self.model.model_validate(dict(record)) for record in records]
+        return [self._row(dict(record)) for record in records]
+
+    def _row(self, fields: dict[str, Any]) -> M:
+        if self._forms is None or len(fields) != self._width:
+            return self.model.model_validate(fields)
+        for name, members in self._forms:
+            value = fields[name]
+            if value is None:
+                continue
+            if members is None:
+                return self.model.model_validate(fields)
+            fields[name] = members[value]
+        return cast(M, cast(type[ForwardContract], self.model).trusted(**fields))

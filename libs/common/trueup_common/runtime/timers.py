@@ -40,8 +40,13 @@ class DueLoop(Generic[T]):
         crash: CrashPoints,
         interval_seconds: float = 0.5,
         due: Callable[[], Awaitable[bool]] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """`due` asks without a transaction whether there is anything to do; most ticks end there (ADR 0010)."""
+        """`due` asks without a transaction whether there is anything to do; most ticks end there (ADR 0010).
+
+        `failed` hears of a tick that failed for another reason than a busy store, so that the next one can take fewer
+        rows or leave out the one that fails alone. One such row must never keep all others from being looked at.
+        """
         self.name = name
         self.store = store
         self.tick = tick
@@ -49,6 +54,8 @@ class DueLoop(Generic[T]):
         self.crash = crash
         self.interval_seconds = interval_seconds
         self.due = due
+        self.failed = failed
+        self.failures_count = 0
         self.stopping = False
         self.ticks_count = 0
         self.watch: Watch | None = None
@@ -88,6 +95,11 @@ class DueLoop(Generic[T]):
                 sent = await self.once()
             except StoreBusy as busy:
                 log.info("store busy, looking again", extra={"loop": self.name, "reason": str(busy)})
+            except Exception as error:  # the boundary: a row that fails is the tick's to isolate, the loop goes on
+                self.failures_count += 1
+                log.exception("tick failed", extra={"loop": self.name})
+                if self.failed is not None:
+                    self.failed(error)
             if sent:
                 continue
             with contextlib.suppress(TimeoutError):

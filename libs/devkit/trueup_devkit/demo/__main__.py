@@ -23,7 +23,7 @@ from trueup_devkit.told import ToldError
 INTERRUPTED = 130
 _MEANINGS = {
     "CLOSED": "what was wanted, what was recorded and what is there are the same, exactly once",
-    "COMPENSATED": "everything that was done is taken back, and the world is as clean as before",
+    "COMPENSATED": "everything that was done is taken back: no page, no branch, and the draft lies in the trash",
     "HUMAN_TAKEOVER": "the article is public and stays so, the rest is done, and what is left has an owner",
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from trueup_devkit.demo.facts import Facts
 from trueup_devkit.demo.sentences import short
 from trueup_devkit.demo.telling import Teller
+from trueup_devkit.watching import TERMINAL_STATUSES
 
 _STEP = ("id", "does", "state", "attempts", "undone", "started_at", "ended_at")
 _ELEMENT = ("element", "desired", "recorded", "observed", "verdict", "phase")
@@ -18,14 +19,15 @@ _EXCEPTION = ("about", "kind", "failure_class", "owner", "opened_at", "closed_at
 def tell_ending(teller: Teller, facts: Facts) -> None:
     """Everything that the last line counts, and what stands behind it."""
     teller.head("steps")
-    teller.table(_STEP, [_step(step) for step in facts.case.get("steps") or []])
+    over = facts.case.get("status") in TERMINAL_STATUSES
+    teller.table(_STEP, [_step(step, over) for step in facts.case.get("steps") or []])
     teller.head("desired / recorded / observed, of the whole article")
     vector = facts.case.get("vector") or []
     teller.table(_ELEMENT, [_plain(element) for element in vector])
     teller.head("exceptions of this case")
     teller.table(_EXCEPTION, [_exception(item, facts) for item in facts.exceptions])
     for item in facts.open_exceptions():
-        teller.say(f"{item['exception_id']} is with {item['owner']}, to be settled until {item['deadline_at']}", "bold")
+        teller.say(f"{item['exception_id']} is with {item['owner']}, to be settled by {item['deadline_at']}", "bold")
     teller.head("ground truth: what really happened in the world, counted by the world itself")
     happened = Counter((str(effect["kind"]), str(effect["action"])) for effect in facts.effects)
     for (kind, action), count in sorted(happened.items()):
@@ -40,10 +42,12 @@ def tell_ending(teller: Teller, facts: Facts) -> None:
         teller.say(f"the same start again: {status}, {stored}")
 
 
-def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+def _step(step: Mapping[str, Any], over: bool) -> dict[str, Any]:
     undone = step.get("compensation_state")
+    never = over and step.get("phase") == "PENDING"
     return {
         **step,
+        "state": "never began" if never else step.get("state"),
         "does": step.get("command_type") or step.get("kind"),
         "undone": None if undone == "NONE" else undone,
     }

@@ -100,7 +100,8 @@ def _answered(status: Any) -> str:
 def _settled(payload: dict[str, Any]) -> str:
     looks = payload.get("finds_count") or 0
     evidence = f" by {payload['evidence']}" if payload.get("evidence") else ""
-    return f"hears the verdict: {payload.get('verdict')}{evidence}, after looking {looks} times"
+    times = "once" if looks == 1 else f"{looks} times"
+    return f"hears the verdict: {payload.get('verdict')}{evidence}, after looking {times}"
 
 
 def _verified(payload: dict[str, Any]) -> str:
@@ -135,7 +136,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{payload.get('outcome')} content {short(payload.get('content_sha256'))} ({payload.get('reason')})"
     ),
     "CaseTurned": _turned,
-    "CompensationStarted": lambda payload: f"undoes it with {payload.get('command_type')}, {_dispatched(payload)}",
+    "CompensationStarted": lambda payload: (
+        f"takes the step back with {payload.get('command_type')}, {_dispatched(payload)}"
+    ),
     "EffectUndone": lambda payload: "is undone",
     "DispatchPaused": lambda payload: f"waits before dispatching: {payload.get('reason')}",
     "AttemptStarted": lambda payload: f"hears that the attempt under fence {payload.get('fence')} is alive",

@@ -45,7 +45,7 @@ log = logging.getLogger("trueup.gateway.api")
 VERSION: Final = "0.1.0"
 DESCRIPTION: Final = """
 The only way in for effects: an intent becomes a **decision**, the decision a **capability**, and the capability lets
-**commands** in, each accepted once per business key.
+**commands** and starts of **workflows** in, each accepted once per business key.
 
 On `/docs`, *Execute* sends the example that is filled in, and the page takes over the tokens it gets (*Authorize* shows
 and changes them). From the first call to the article:
@@ -53,6 +53,10 @@ and changes them). From the first call to the article:
 1. `POST /dev/token` (development mode) gives the access token.
 2. `POST /v1/decisions`, then `POST /v1/capabilities` with its `decision_id`, gives the capability.
 3. `POST /v1/commands`, then look at `GET /v1/commands/{command_id}` and the case's stream.
+
+A workflow goes the same way: ask for the decision with `"action": {"workflow": "seo-article-publish"}` and without a
+resource, start it by `POST /v1/workflows`, and look at `GET /v1/workflows/{workflow_id}`. A person answers what
+`GET /v1/approvals` lists.
 """
 _MODULES: Final = (
     commands,

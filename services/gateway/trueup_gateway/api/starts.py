@@ -163,6 +163,24 @@ async def _answer(gateway: Gateway, tenant: str, started: Started, *, waited: in
     return answer({**names, "state": state, "links": links}, 202, headers)
 
 
+_EXAMPLE_INPUT: Final = {
+    "article_id": "0028",
+    "version": 1,
+    "title": "Success is not proof",
+    "slug": "success-is-not-proof",
+    "content": "<p>A returned success proves little.</p>",
+    "meta": {
+        "description": "Why the outcome of an action needs three answers, an identity, and someone who goes and looks.",
+        "json_ld": {"@context": "https://schema.org", "@type": "Article", "headline": "Success is not proof"},
+        "citations": ["https://web.example/source"],
+        "featured_image": "https://web.example/picture.png",
+    },
+    "author": {"name": "Ada Author", "email": "ada@web.example"},
+    "authored_at": "2026-01-01T09:00:00Z",
+    "repository": "acme/articles",
+    "zone_id": "ac3e0000000000000000000000000001",
+}
+
 ROUTES: Final[list[LeanRoute]] = [
     route(
         "POST",
@@ -178,7 +196,7 @@ ROUTES: Final[list[LeanRoute]] = [
         example={
             "definition": "seo-article-publish",
             "version": None,
-            "input": {},
+            "input": _EXAMPLE_INPUT,
             "purpose": "publish article 0028",
             "max_actions": 20,
             "source_version": "v1",

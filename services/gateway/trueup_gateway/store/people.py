@@ -191,7 +191,7 @@ class PeopleReads(Reads):
         self, reader: Reader, page: Page, *, status: str | None, workflow_id: str | None
     ) -> list[ApprovalRow]:
         """A page of approvals with their status as it is shown, newest first."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             rows = await connection.fetch(
                 f"SELECT a.*, {_STATUS} AS shown FROM gateway.approval AS a WHERE a.tenant = $1 "
                 f"AND ($2::text IS NULL OR {_OWN}) AND ($3::text IS NULL OR {_STATUS} = $3) "

@@ -37,6 +37,11 @@ class Reads:
         async with self._database.connection() as connection:
             yield connection
 
+    @asynccontextmanager
+    async def _search(self) -> AsyncIterator[Any]:
+        async with self._database.search() as connection:
+            yield connection
+
 
 class CoreReads(Reads):
     """Reads of decisions, commands, cases, exceptions and governance."""
@@ -91,7 +96,7 @@ class CoreReads(Reads):
 
     async def commands(self, reader: Reader, page: Page) -> list[CommandView]:
         """A page of commands, newest first."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             rows = await connection.fetch(
                 f"SELECT * FROM {COMMANDS_SOURCE} AS c WHERE tenant = $1 AND ($2::text IS NULL OR subject = $2) "
                 "AND ($3::timestamptz IS NULL OR (created_at, command_id) < ($3, $4)) "
@@ -127,7 +132,7 @@ class CoreReads(Reads):
         overdue: bool | None,
     ) -> list[CaseView]:
         """A page of cases, newest first."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             rows = await connection.fetch(
                 f"SELECT * FROM {CASES_SOURCE} AS c WHERE tenant = $1 "
                 "AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
@@ -195,7 +200,7 @@ class CoreReads(Reads):
         self, reader: Reader, page: Page, *, kind: str | None, status: str | None, owner: str | None, cause: str | None
     ) -> list[ExceptionView]:
         """A page of exceptions, newest first."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             return await EXCEPTIONS.select(
                 connection,
                 f"AS x WHERE tenant = $1 AND ($2::text IS NULL OR EXISTS (SELECT 1 FROM {CASES_SOURCE} AS c "
@@ -239,7 +244,7 @@ class CoreReads(Reads):
 
     async def drift(self, reader: Reader, page: Page) -> list[ElementView]:
         """Elements in drift whose newest owner established them."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             return await ELEMENTS.select(
                 connection,
                 "AS x WHERE tenant = $1 AND phase = 'DRIFT' AND NOT retired AND ($2::text IS NULL OR EXISTS (SELECT 1 "
@@ -257,7 +262,7 @@ class CoreReads(Reads):
 
     async def freezes(self, tenant: str, page: Page, *, active: bool) -> list[FreezeRow]:
         """A page of the tenant's freezes, newest first."""
-        async with self._connection() as connection:
+        async with self._search() as connection:
             return await FREEZES.select(
                 connection,
                 "WHERE tenant = $1 AND (NOT $2::bool OR (lifted_at IS NULL "

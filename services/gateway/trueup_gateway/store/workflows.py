@@ -73,7 +73,10 @@ class WorkflowSql(SqlTransaction):
         return Existing(**{name: fields[name] for name in Existing.__slots__}), fields["command_id"] != ""
 
     async def save_workflow(self, new: NewWorkflow) -> None:
-        """Store an accepted start and count its use. Raises KeyTaken where another transaction was first."""
+        """Store an accepted start and count its use; mandate and view go with the message.
+
+        Raises KeyTaken where another transaction was first.
+        """
         edge = new.edge
         if new.revises is None:
             kept = len(await EDGES.insert_new(self.connection, [edge]))
@@ -95,8 +98,7 @@ class WorkflowSql(SqlTransaction):
         used = _count(await self.connection.execute(_USE, new.capability_id))
         if (kept, used) != (1, 1):
             raise KeyTaken("a key or a use was taken by another transaction")
-        await MANDATES.insert(self.connection, [new.mandate])
-        await CASES.insert(self.connection, [new.view])
+        self.later(MANDATES.inserting([new.mandate], conflict=False), CASES.inserting([new.view], conflict=False))
 
     async def effects(self, mandate_ids: Sequence[str]) -> dict[str, set[str]]:
         """What counts against these workflow mandates already. They stay locked, so that the count holds."""

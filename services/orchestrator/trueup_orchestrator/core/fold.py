@@ -52,6 +52,7 @@ class Fold:
     """
 
     __slots__ = (
+        "_written",
         "asking",
         "before",
         "created",
@@ -106,6 +107,9 @@ class Fold:
         self.steps: dict[str, StepState] = (
             {item["id"]: StepState.model_validate(item) for item in case.instance.steps} if workflow else {}
         )
+        self._written = {
+            item["id"]: (state, item) for item, state in zip(case.instance.steps, self.steps.values(), strict=False)
+        }
 
     @property
     def operation(self) -> JournalRow:
@@ -145,6 +149,14 @@ class Fold:
         changed: StepState = self.steps[step_id].evolve(**changes)
         self.steps[step_id] = changed
         return changed
+
+    def written_steps(self) -> list[dict[str, Any]]:
+        """The steps as the instance keeps them; only those that changed are written again."""
+        for step_id, state in self.steps.items():
+            written = self._written.get(step_id)
+            if written is None or written[0] is not state:
+                self._written[step_id] = (state, state.model_dump(mode="json", exclude_none=True))
+        return [self._written[step_id][1] for step_id in self.steps]
 
     def add(self, row: JournalRow) -> None:
         """A new operation of this case; it gets the focus."""

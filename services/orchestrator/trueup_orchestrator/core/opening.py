@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import StartWorkflow
 from trueup_common.contracts.journal import InstanceRow
 from trueup_common.contracts.states import InstanceStatus
@@ -18,6 +19,7 @@ LOCK_POLL_SECONDS: Final = 60.0
 """How often a queued case looks at its locks by itself; whoever frees one wakes it at once."""
 
 OBJECT_LOCK: Final = "object"
+LOCK_CHARACTERS_MAX: Final = 300
 
 
 def start_workflow(
@@ -62,7 +64,7 @@ def _row(message: StartWorkflow, workflow: Workflow, traceparent: str | None) ->
     document, expressions = workflow.document, workflow.expressions
     scope = {"input": message.input, "steps": {}, "case": {"workflow_id": message.workflow_id}}
     object_id = str(expressions.fill(document.object.id, scope))
-    declared = [f"declared:{expressions.fill(lock, scope)}" for lock in document.locks]
+    declared = [f"declared:{lock_name(str(expressions.fill(lock, scope)))}" for lock in document.locks]
     return InstanceRow(
         workflow_id=message.workflow_id,
         saga_id=message.saga_id,
@@ -99,6 +101,13 @@ def _row(message: StartWorkflow, workflow: Workflow, traceparent: str | None) ->
         trace_id=message.trace_id,
         traceparent=traceparent,
     )
+
+
+def lock_name(text: str) -> str:
+    """A declared lock as its row names it: what no index can hold stands there by its hash."""
+    if len(text) <= LOCK_CHARACTERS_MAX and "\0" not in text:
+        return text
+    return f"sha256:{digest(text)}"
 
 
 def take_locks(fold: Fold, holders: Mapping[str, str]) -> bool:

@@ -7,7 +7,8 @@ answers which effects the case wants to begin.
 
 from typing import Any
 
-from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
+from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.states import INSTANCE_TERMINAL, CompensationState, OperationState
 from trueup_common.contracts.workflow import (
     STEP_OVER,
     Assertion,
@@ -29,7 +30,7 @@ from trueup_orchestrator.core.reactions import DIRECTION_OF_REACTION, OUTCOME_OF
 from trueup_orchestrator.core.recovery import Pivot, pivot_of_all
 from trueup_orchestrator.core.signals import open_wait
 from trueup_orchestrator.core.status import CANCELLED, continues
-from trueup_orchestrator.core.steps import Begin, actions_left, prepare, scope_of
+from trueup_orchestrator.core.steps import UNDOING, Begin, actions_left, prepare, scope_of
 from trueup_orchestrator.core.undo import undo
 from trueup_orchestrator.core.waits import describe_wait, open_approval, withdraw
 
@@ -62,7 +63,7 @@ def advance(fold: Fold) -> list[Begin]:
 
 def _keep(fold: Fold) -> None:
     """Steps, what is waited for and the next wake-up, written back where they changed."""
-    steps = [item.model_dump(mode="json", exclude_none=True) for item in fold.steps.values()]
+    steps = fold.written_steps()
     wait = describe_wait(fold)
     wakes = [item.wake_at for item in fold.steps.values() if item.wake_at is not None and item.phase not in STEP_OVER]
     queues = not fold.instance.locked and fold.instance.direction == Direction.FORWARD
@@ -76,12 +77,20 @@ def _keep(fold: Fold) -> None:
 def _sync(fold: Fold) -> None:
     """Take over into the steps what their operations came to."""
     for state in list(fold.steps.values()):
-        if state.command_id is None or state.phase in (StepPhase.DONE, StepPhase.SKIPPED, StepPhase.WITHDRAWN):
+        if state.command_id is None or state.phase in (StepPhase.SKIPPED, StepPhase.WITHDRAWN):
             continue
         row = fold.operations.get(state.command_id) or fold.foreign.get(state.command_id)
         if row is None:
             continue
-        if state.attached and row.state in PERSONS | {OperationState.CANCELLED}:
+        if state.phase is StepPhase.DONE:
+            if state.attached and row.compensation_state is not CompensationState.NONE:
+                _lose(fold, state, row)
+            continue
+        if state.attached and row.compensation_state in UNDOING:
+            continue  # it goes away: what this step does is decided by how that ends
+        if state.attached and (
+            row.state in PERSONS | {OperationState.CANCELLED} or row.compensation_state is not CompensationState.NONE
+        ):
             fold.step(
                 state.id, phase=StepPhase.PENDING, command_id=None, attached=False, generation=state.generation + 1
             )
@@ -100,6 +109,13 @@ def _sync(fold: Fold) -> None:
                 )
         elif state.phase is not StepPhase.RUNNING:
             fold.step(state.id, phase=StepPhase.RUNNING, outcome=None, reason=None, ended_at=None)
+
+
+def _lose(fold: Fold, state: StepState, row: JournalRow) -> None:
+    """Another case takes back an effect that a step of this one relied on: a person decides what that means."""
+    if fold.instance.direction == Direction.FORWARD:
+        detail = f"{row.workflow_id} undoes {row.command_id}"
+        turn(fold, Direction.PERSON, "attached_effect_undone", step_id=state.id, detail=detail)
 
 
 def _react(fold: Fold) -> None:

@@ -162,9 +162,13 @@ def _told(row: InstanceRow | JournalRow) -> dict[str, Any]:
 
 
 def _told_case(instance: InstanceRow) -> dict[str, Any]:
-    """An instance as told: its input stays here, nobody else needs it."""
+    """An instance as told: its input, and what its waits and approvals hold, stay here. Nobody else needs them, and
+    together they may be too large for a message."""
     told = _told(instance)
     told.pop("input", None)
+    told["steps"] = [{name: value for name, value in step.items() if name != "output"} for step in instance.steps]
+    told["held"] = [{**item, "data": None} for item in instance.held]
+    told["mandate"] = told["declarations"] = {}  # the gateway has rows of its own for what a case may do
     return told
 
 

@@ -24,6 +24,7 @@ from trueup_common.contracts.workflow import Step, StepKind, StepPhase, StepStat
 from trueup_common.documents.expressions import ExpressionFailed
 from trueup_common.documents.payloads import PayloadSchemas
 from trueup_orchestrator.core.attempts import barred
+from trueup_orchestrator.core.bounds import KEY_CHARACTERS_MAX, NAME_CHARACTERS_MAX, PAYLOAD_BYTES_MAX, bounded, named
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import mandate_expired, wake_when_too_late
@@ -94,20 +95,22 @@ def prepare(fold: Fold, step: Step, state: StepState) -> Begin:
     assert workflow is not None and step.command is not None
     scope, fill = scope_of(fold), workflow.expressions.fill
     declaration = workflow.declarations[step.command]
-    payload = fill(step.payload, scope)
+    payload = bounded(step.command, fill(step.payload, scope), PAYLOAD_BYTES_MAX)
     wrong = SCHEMAS.errors(declaration, payload)
     if wrong:
         raise ExpressionFailed(step.command, f"its payload does not fit: {wrong[0][1]}", wrong[0][0])
-    resource = str(fill(step.resource, scope)) if step.resource else f"{instance.object_type}/{instance.object_id}"
+    resource = fill(step.resource, scope) if step.resource else f"{instance.object_type}/{instance.object_id}"
+    resource = named("resource", resource, NAME_CHARACTERS_MAX)
     version = fill(step.expected_version, scope) if step.expected_version else None
-    key = str(fill(step.key, scope)) if step.key else f"{instance.definition}:{instance.object_id}:{step.id}"
+    key = fill(step.key, scope) if step.key else f"{instance.definition}:{instance.object_id}:{step.id}"
+    key = named("key", key, KEY_CHARACTERS_MAX)
     target = {"system": declaration.system, "resource": resource, "expected_version": version}
     return Begin(
         workflow_id=instance.workflow_id,
         step_id=step.id,
         declaration=declaration,
         resource=resource,
-        expected_version=str(version) if version is not None else None,
+        expected_version=None if version is None else named("expected_version", version, NAME_CHARACTERS_MAX),
         payload=payload,
         key=key,
         identity=identity_of(declaration, {"system": declaration.system, "resource": resource}, payload),
@@ -120,6 +123,12 @@ def ended_without_effect(row: JournalRow) -> bool:
     if row.compensation_state is CompensationState.COMPENSATED:
         return True
     return row.state in (OperationState.FAILED, OperationState.CANCELLED) and not barred(row)
+
+
+UNDOING: Final = frozenset(
+    {CompensationState.COMPENSATION_PENDING, CompensationState.COMPENSATING, CompensationState.COMPENSATION_UNKNOWN}
+)
+"""An effect that is on its way out: whoever would rely on it waits for how that ends."""
 
 
 def begin(
@@ -137,7 +146,11 @@ def begin(
         same = holder.request_fingerprint == wanted.fingerprint and holder.command_type == wanted.declaration.type
         if ended_without_effect(holder):
             generation = holder.generation + 1
-        elif same and holder.state not in PERSONS:
+        elif (
+            same
+            and holder.state not in PERSONS
+            and holder.compensation_state is not CompensationState.COMPENSATION_FAILED
+        ):
             _attach(fold, state, holder)
             return
         else:

@@ -14,6 +14,7 @@ from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.topology import event_subject
 from trueup_common.contracts.workflow import Step, StepKind, StepOutcome, StepPhase, StepState
+from trueup_orchestrator.core.bounds import SHOWN_BYTES_MAX, bounded
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.steps import ATTACHED_POLL_SECONDS, scope_of
 
@@ -39,6 +40,7 @@ def open_approval(fold: Fold, step: Step, state: StepState) -> None:
     scope, now = scope_of(fold), fold.moment.business
     binds = [fold.workflow.expressions.fill(value, scope) for value in step.approval.binds]
     summary = fold.workflow.expressions.fill(step.approval.shows, scope)
+    bounded("what an approval binds and shows", [binds, summary], SHOWN_BYTES_MAX)
     content = content_sha256_of(binds)
     approval = derived_id("apr", fold.instance.workflow_id, step.id, state.generation)
     deadline = min(now + step.approval.timeout, fold.instance.deadline_at)

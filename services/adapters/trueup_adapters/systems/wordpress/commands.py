@@ -47,6 +47,7 @@ _BODY: Final = {**_TEXT, "maxLength": 4_000_000}
 """More than a request may hold comes as an artifact."""
 _TITLE: Final = {"type": "string", "minLength": 1, "maxLength": 500}
 _POST_ID: Final = {"type": "integer", "minimum": 1}
+_MODIFIED: Final = {"type": "string", "minLength": 19, "maxLength": 20}
 _SLUG: Final = {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$", "maxLength": 180}
 _META: Final = {
     "type": "object",
@@ -211,8 +212,8 @@ class CreateDraft:
         establishes=(_EXISTS, _status("draft"), _CONTENT),
         compensation=Mapping(
             command_type="wordpress.trash_post",
-            payload={"post_id": ValueFrom(pointer="/receipt/post_id")},
-            verification="the post is in the trash",
+            payload={"post_id": ValueFrom(pointer="/receipt/post_id"), "only_status": ValueFrom(const="draft")},
+            verification="the post is in the trash; one that somebody published meanwhile is a person's",
         ),
         forward_recovery="retry",
         manual_policy="an editor compares the posts under the slug and settles which one is meant",
@@ -418,7 +419,7 @@ class UpdatePost(_OnPost):
                 post_id=_POST_ID,
                 title=_TITLE,
                 content=_BODY,
-                expected_modified_gmt={"type": "string", "minLength": 19, "maxLength": 20},
+                expected_modified_gmt=_MODIFIED,
             ),
             "anyOf": [{"required": ["title"]}, {"required": ["content"]}],
         },
@@ -478,6 +479,7 @@ class PublishPost(_OnPost):
             ("post_id", "content_sha256"),
             post_id=_POST_ID,
             content_sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+            expected_modified_gmt=_MODIFIED,
         ),
         receipt_schema={
             **_RECEIPT,
@@ -568,7 +570,11 @@ class TrashPost(_OnPost):
         description="Moves a post to the trash, from where a person can restore it.",
         permission="content:withdraw",
         effect_class=EffectClass.RETRYABLE,
-        payload_schema=_payload(("post_id",), post_id=_POST_ID),
+        payload_schema=_payload(
+            ("post_id",),
+            post_id=_POST_ID,
+            only_status={"type": "string", "enum": ["draft", "pending", "private", "publish", "future"]},
+        ),
         receipt_schema=_RECEIPT,
         findability=Findability.BUSINESS_KEY,
         **_TIMES,
@@ -583,6 +589,13 @@ class TrashPost(_OnPost):
     def done(self, post: Post, call: Call) -> bool:
         """In the trash is done, whoever did it."""
         return post.status == "trash"
+
+    def refusal(self, post: Post, call: Call) -> Outcome | None:
+        """Undoing a draft never takes a page off the site that somebody published meanwhile."""
+        only = call.operation.payload.get("only_status")
+        if only is not None and post.status != only:
+            return rejected(_B, "version_conflict", f"post {post.id} is {post.status} by now, not {only}")
+        return super().refusal(post, call)
 
     def already(self, answer: Answer) -> bool:
         """410: somebody was faster; the read-back decides."""
