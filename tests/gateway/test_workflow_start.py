@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
+import httpx
 import pytest
-from tests.gateway.asks import told
+from tests.gateway.asks import message_of, told
 from tests.gateway.edge import ARTICLE, DRAFT, PUBLISH, TRASH, EdgeUnderTest, draft, edge
 from tests.gateway.test_governance import ADMIN, VIEWER, freeze, lift, set_policy
 from tests.gateway.test_refusals import problem
@@ -17,7 +19,9 @@ from trueup_common.contracts.events import CaseChanged, StartWorkflow
 from trueup_common.contracts.journal import InstanceRow
 from trueup_common.contracts.states import InstanceStatus
 from trueup_common.documents.read import read_document
+from trueup_common.runtime.ports import Moment
 from trueup_gateway.core import projection
+from trueup_gateway.handler import ViewHandler
 from trueup_gateway.policy import DEFAULT_TEXT
 from trueup_gateway.store import Reader
 
@@ -112,6 +116,53 @@ async def test_a_start_makes_one_case(gateway: EdgeUnderTest) -> None:
     assert mandate.expires_at == start.deadline_at == start.accepted_at + DOCUMENT.lifetime
     assert await gateway.count("outbox", f"message_id = '{message.id}'") == 1
     assert await gateway.count("capability", f"capability_id = '{capability['capability_id']}' AND uses_left = 4") == 1
+
+
+async def test_a_start_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
+    """`Prefer: wait` answers with the case once it is over: by the word of the worker, and without it by looking.
+
+    Where it is not over in time, the answer is that of any start; a repetition waits for the case that it stands for.
+
+    Requirements: L2, F1
+    """
+    capability = (await gateway.start_capability())["capability"]
+
+    def asked(key: str, seconds: int) -> Awaitable[httpx.Response]:
+        body = {"definition": "article", "input": {"slug": key, "title": "A title"}}
+        headers = {
+            "Authorization": f"Bearer {capability}",
+            "Idempotency-Key": f'"{key}"',
+            "Prefer": f"wait={seconds}",
+        }
+        return gateway.client.post("/v1/workflows", json=body, headers=headers)
+
+    async def end(nudge: bool) -> None:
+        before = len(gateway.publisher.published)
+        async with asyncio.timeout(5):
+            while len(gateway.publisher.published) == before:  # noqa: ASYNC110 - it happens outside
+                await asyncio.sleep(0.01)
+        start = started(gateway)
+        view = await gateway.gateway.reads.case(Reader("acme"), start.workflow_id)
+        assert view is not None
+        over = view.instance.evolve(state_version=9, status=InstanceStatus.CLOSED, closed_at=view.created_at)
+        worker, now = ViewHandler(gateway.gateway.answers.cases_over if nudge else lambda _: None), view.created_at
+        message = message_of(CaseChanged(instance=over, operations=()), "acme")
+        async with gateway.gateway.store.transaction() as tx:
+            await worker.handle(tx, Moment(now, now), [message])
+        await worker.settled([message])
+
+    for nudge in (True, False):
+        key = f"waits-{nudge}".lower()
+        response, _ = await asyncio.gather(asked(key, 10), end(nudge))
+        assert response.status_code == 200, response.text
+        assert response.json()["state"] == response.json()["status"] == "CLOSED"
+        assert response.headers["preference-applied"] == "wait=10"
+        again = await asked(key, 10)
+        assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+        assert again.json()["workflow_id"] == response.json()["workflow_id"]
+    late = await asked("waits-long", 1)
+    assert late.status_code == 202 and late.json()["state"] == "RUNNING"
+    assert not gateway.gateway.answers._cases
 
 
 async def test_a_case_is_shown_at_once(gateway: EdgeUnderTest) -> None:

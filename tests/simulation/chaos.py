@@ -40,7 +40,7 @@ class Profile:
 def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool = False) -> Profile:
     """The profile of this seed; sets the faults of bus, stores and world. `theme` brings certain ones."""
     pick = engine.random.random
-    profile = Profile(chaos_seconds=engine.between(20.0, 60.0) if sagas else engine.between(8.0, 40.0))
+    profile = Profile(chaos_seconds=engine.between(15.0, 45.0) if sagas else engine.between(8.0, 40.0))
     if pick() < CALM and theme is None:
         return profile
 

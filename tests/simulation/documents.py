@@ -13,7 +13,7 @@ from tests.simulation.declarations import BY_TYPE
 from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.documents.lint import Fault, faults
 
-NUMBERS: Final = 400
+NUMBERS: Final = 240
 """How many different documents seeds choose from."""
 EVENTS: Final = ("reply.came", "file.ready", "slot.free")
 INPUT: Final = {

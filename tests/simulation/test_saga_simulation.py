@@ -178,7 +178,7 @@ def _name_no_approval(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_budget(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(saga, "actions_left", lambda fold: True)
+    patch.setattr(saga, "actions_left", lambda fold, *, beginning: True)
 
 
 BROKEN: dict[str, tuple[Break, str | None]] = {

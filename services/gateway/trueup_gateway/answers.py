@@ -91,13 +91,14 @@ class AnswerBoard:
         """Take over one CaseAnswered of the orchestrator."""
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
             answered = orjson.loads(raw.data)
-            row, case = answered["operation"], answered["instance"]
+            row = answered["operation"]
             if len(self._told) >= TOLD_MAX:
                 for name in list(self._told)[: TOLD_MAX // 2]:
                     del self._told[name]
             self._told[row["command_id"]] = _Told(row["state_version"], raw.data, "operation")
-            self._told[row["workflow_id"]] = _Told(case["state_version"], raw.data, "instance")
             self.tell(row)
+            case = answered["instance"]
+            self._told[row["workflow_id"]] = _Told(case["state_version"], raw.data, "instance")
 
     def newest(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
         """The newer of what the read model holds of a command or case and what this replica already answered.

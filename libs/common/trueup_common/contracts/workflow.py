@@ -168,7 +168,7 @@ class WorkflowDocument(Contract):
     """One version of a workflow."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    version: int = Field(ge=1, le=1_000_000)
+    version: int = Field(ge=1, le=1_000_000, strict=True)
     title: Annotated[str, Field(max_length=200)] | None = None
     description: Annotated[str, Field(max_length=5000)] | None = None
     object: ObjectOf
@@ -248,6 +248,7 @@ class StepState(ForwardContract):
     phase: StepPhase = StepPhase.PENDING
     generation: int = 1
     outcome: StepOutcome | None = None
+    command_type: str | None = None
     command_id: str | None = None
     attached: bool = False
     approval_id: str | None = None

@@ -280,7 +280,10 @@ def _view(start: StartWorkflow, plan: Plan, subject: str) -> CaseView:
             "subject": subject,
             "mandate": start.mandate.model_dump(mode="json"),
             "input": None,
-            "steps": [StepState(id=step.id, kind=step.kind).model_dump(mode="json") for step in document.steps],
+            "steps": [
+                StepState(id=step.id, kind=step.kind, command_type=step.command).model_dump(mode="json")
+                for step in document.steps
+            ],
             "created_at": start.accepted_at,
         }
     )

@@ -89,7 +89,8 @@ def _row(message: StartWorkflow, workflow: Workflow, traceparent: str | None) ->
         actions_max=message.actions_max,
         declarations=message.declarations,
         steps=[
-            StepState(id=step.id, kind=step.kind).model_dump(mode="json", exclude_none=True) for step in document.steps
+            StepState(id=step.id, kind=step.kind, command_type=step.command).model_dump(mode="json", exclude_none=True)
+            for step in document.steps
         ],
         locks=sorted({f"{OBJECT_LOCK}:{document.object.type}:{object_id}", *declared}),
         locked=False,

@@ -146,7 +146,9 @@ def _go_to(fold: Fold, state: StepState, target: str) -> None:
         return
     for step_id in order[there : here + 1]:
         old = fold.steps[step_id]
-        fold.steps[step_id] = StepState(id=old.id, kind=old.kind, generation=old.generation + 1)
+        fold.steps[step_id] = StepState(
+            id=old.id, kind=old.kind, command_type=old.command_type, generation=old.generation + 1
+        )
 
 
 def _cancel(fold: Fold) -> None:
@@ -200,13 +202,13 @@ def _schedule(fold: Fold) -> list[Begin]:
             continue
         if not all(_ended(fold, needed) for needed in workflow.document.needs[step.id]):
             continue
-        begin = _open(fold, step, state)
+        begin = _open(fold, step, state, beginning=len(begins))
         if begin is not None:
             begins.append(begin)
     return begins
 
 
-def _open(fold: Fold, step: Step, state: StepState) -> Begin | None:
+def _open(fold: Fold, step: Step, state: StepState, *, beginning: int) -> Begin | None:
     workflow = fold.workflow
     assert workflow is not None
     try:
@@ -216,7 +218,7 @@ def _open(fold: Fold, step: Step, state: StepState) -> Begin | None:
             return None
         match step.kind:
             case StepKind.COMMAND:
-                if not actions_left(fold):
+                if not actions_left(fold, beginning=beginning):
                     turn(fold, Direction.PERSON, "actions_exhausted", step_id=step.id)
                     return None
                 return prepare(fold, step, state)

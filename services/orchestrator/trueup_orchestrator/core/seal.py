@@ -24,6 +24,7 @@ from trueup_orchestrator.core.launch import operation_of
 from trueup_orchestrator.core.obligations import alert_of, settle
 from trueup_orchestrator.core.operation import IN_FLIGHT, PERSONS, UNDECIDED
 from trueup_orchestrator.core.recovery import pivot_of, pivot_of_all
+from trueup_orchestrator.core.signals import let_go
 from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
 
 PROGRESS_DELAY_SECONDS: Final = 1.0
@@ -87,6 +88,7 @@ def _follow(fold: Fold) -> None:
             wake_at=None,
             wait=None,
         )
+        let_go(fold)
 
 
 def resolution_of(instance: InstanceRow) -> str | None:

@@ -13,7 +13,7 @@ from trueup_common.contracts.topology import event_subject
 from trueup_common.contracts.workflow import Direction, Step, StepPhase
 from trueup_common.documents.expressions import ExpressionFailed
 from trueup_orchestrator.core.fold import SOURCE, Fold
-from trueup_orchestrator.core.steps import scope_of
+from trueup_orchestrator.core.steps import SCHEMAS, scope_of
 
 HELD_MAX: Final = 20
 SIGNALS_MAX: Final = 100
@@ -36,7 +36,12 @@ def open_wait(fold: Fold, step: Step) -> None:
 
 
 def _fits(fold: Fold, step: Step, data: Any) -> bool:
+    """True for data as the document says that it is, which its condition takes."""
     assert fold.workflow is not None and step.wait is not None
+    if step.wait.data is not None:
+        name = f"{fold.workflow.document.sha256}:{step.id}"
+        if SCHEMAS.errors_of(name, step.wait.data, data, "data"):
+            return False
     if step.wait.match is None:
         return True
     try:
@@ -101,6 +106,14 @@ def _taken(fold: Fold, signal: SignalReceived) -> tuple[str, str | None]:
     }
     fold.instance = fold.instance.evolve(held=[*fold.instance.held, held])
     return "held", f"held for {to_come[0].id}"
+
+
+def let_go(fold: Fold) -> None:
+    """The case is over: what was held for a wait that never came is late, and its senders are told so."""
+    for item in fold.instance.held:
+        _dispose(fold, item["event_id"], "late", "the case waits for nothing more", version=2)
+    if fold.instance.held:
+        fold.instance = fold.instance.evolve(held=[])
 
 
 def _dispose(fold: Fold, event_id: str, disposition: str, reason: str | None, *, version: int = 1) -> None:

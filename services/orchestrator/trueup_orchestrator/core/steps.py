@@ -83,10 +83,10 @@ def scope_of(fold: Fold) -> dict[str, Any]:
     }
 
 
-def actions_left(fold: Fold) -> bool:
-    """True while the case may cause one more effect."""
+def actions_left(fold: Fold, *, beginning: int = 0) -> bool:
+    """True while the case may cause one more effect, beside those that are about to begin."""
     used = sum(row.compensates is None for row in fold.operations.values())
-    return used < fold.instance.actions_max
+    return used + beginning < fold.instance.actions_max
 
 
 def prepare(fold: Fold, step: Step, state: StepState) -> Begin:

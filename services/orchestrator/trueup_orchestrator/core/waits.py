@@ -111,9 +111,14 @@ _PHASE_OF_DECISION: Final[dict[str, tuple[StepPhase, StepOutcome | None]]] = {
 }
 
 
+_ECHOES: Final = frozenset({"withdrawn", "superseded"})
+
+
 def fold_approval(fold: Fold, decided: ApprovalDecided, cause: str | None) -> None:
     """How an approval ended, as its row arbitrated it. Only the approval that the step waits for moves it."""
     state = fold.steps.get(decided.step_id)
+    if state is not None and state.phase is StepPhase.WITHDRAWN and decided.outcome in _ECHOES:
+        return  # our own withdrawal comes back
     waits = state is not None and state.phase is StepPhase.WAITING and state.approval_id == decided.approval_id
     same = state is not None and state.content_sha256 == decided.content_sha256
     known = decided.outcome in _PHASE_OF_DECISION
@@ -183,7 +188,7 @@ def describe_wait(fold: Fold) -> dict[str, Any] | None:
         return _lock_wait(fold)
     waiting = [state for state in fold.steps.values() if state.phase is StepPhase.WAITING]
     if not waiting:
-        return None
+        return _attached_wait(fold) or _paused_wait(fold)
     state = min(waiting, key=lambda item: (item.deadline_at or fold.instance.deadline_at, item.id))
     step = fold.workflow.document.by_id[state.id]
     rule = step.approval or step.wait
@@ -197,6 +202,40 @@ def describe_wait(fold: Fold) -> dict[str, Any] | None:
         "backup_owner": rule.backup,
         "deadline": rfc3339(state.deadline_at) if state.deadline_at else None,
         "next_wake_at": rfc3339(state.wake_at) if state.wake_at else None,
+    }
+
+
+def _attached_wait(fold: Fold) -> dict[str, Any] | None:
+    """A step that waits for another case's operation, where nothing else is waited for."""
+    attached = [state for state in fold.steps.values() if state.attached and state.phase is StepPhase.RUNNING]
+    if not attached:
+        return None
+    state = attached[0]
+    return {
+        "reason": "other_case",
+        "expects": state.command_id,
+        "step_id": state.id,
+        "approval_id": None,
+        "owner": fold.terms.exception_owner,
+        "backup_owner": None,
+        "deadline": rfc3339(fold.instance.deadline_at),
+        "next_wake_at": rfc3339(state.wake_at) if state.wake_at else None,
+    }
+
+
+def _paused_wait(fold: Fold) -> dict[str, Any] | None:
+    """A pause, where nothing else is waited for: somebody has to end it."""
+    if fold.instance.paused is None or any(on_its_way(row) for row in fold.operations.values()):
+        return None
+    return {
+        "reason": "paused",
+        "expects": "resume",
+        "step_id": None,
+        "approval_id": None,
+        "owner": fold.terms.exception_owner,
+        "backup_owner": None,
+        "deadline": rfc3339(fold.instance.deadline_at),
+        "next_wake_at": None,
     }
 
 
