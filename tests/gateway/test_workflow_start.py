@@ -139,7 +139,7 @@ async def test_a_start_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
     async def end(nudge: bool) -> None:
         before = len(gateway.publisher.published)
         async with asyncio.timeout(5):
-            while len(gateway.publisher.published) == before:  # noqa: ASYNC110 - it happens outside
+            while len(gateway.publisher.published) == before:
                 await asyncio.sleep(0.01)
         start = started(gateway)
         view = await gateway.gateway.reads.case(Reader("acme"), start.workflow_id)

@@ -459,3 +459,40 @@ def test_a_long_lock_is_one_lock_nevertheless() -> None:
         number=2,
     )
     assert other.status is InstanceStatus.CANCELLED and other.case.instance.resolution_type == "object_in_use"
+
+
+def test_a_pause_has_an_owner() -> None:
+    """A paused case waits for somebody, also where no step waits for anything. Requirements: L7"""
+    run = Run(document(make("a"), make("b"))).control("pause").succeed("a")
+    assert run.status is InstanceStatus.PAUSED and not run.has("b")
+    wait = run.case.instance.wait
+    assert wait is not None and (wait["reason"], wait["expects"]) == ("paused", "resume")
+    assert wait["owner"] and wait["deadline"]
+    assert run.control("resume").has("b") and run.case.instance.wait is None
+
+
+WORD = {"event": "go", "timeout": "PT5M", "owner": "editors"}
+
+
+def test_an_event_is_taken_only_with_data_as_declared() -> None:
+    """What later steps read of an event is what the document says that it is: another event is held, not taken.
+
+    Requirements: L8
+    """
+    schema = {"type": "object", "required": ["number"], "properties": {"number": {"type": "integer"}}}
+    run = Run(document({"id": "w", "wait": {**WORD, "match": "event.number > 3", "data": schema}}))
+    for number, data in enumerate(({"number": 4.5}, {"number": "9"}, None, [9])):
+        run.signal("go", data, f"bad{number}")
+    assert run.step("w")["phase"] == "WAITING" and len(run.case.instance.held) == 4
+    assert run.signal("go", {"number": 4}, "good").step("w")["output"]["data"] == {"number": 4}
+
+
+def test_what_is_still_held_at_the_end_is_late() -> None:
+    """An event that was held for a wait that never took it is disposed of when the case ends. Requirements: L8"""
+    run = Run(document({"id": "w", "wait": {**WORD, "match": "event.number > 3"}}))
+    run.signal("go", {"number": 1}, "early").signal("go", {"number": 9}, "good")
+    assert run.status is InstanceStatus.CLOSED and not run.case.instance.held
+    assert {item["event_id"]: item["disposition"] for item in run.case.instance.signals} == {
+        "early": "late",
+        "good": "accepted",
+    }

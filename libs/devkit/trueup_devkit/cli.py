@@ -165,6 +165,9 @@ def capability(
         list[str] | None, typer.Option("--command-type", help="Command type; may be repeated.")
     ] = None,
     workflow: Annotated[str | None, typer.Option(help="Instead of command types: a workflow to start.")] = None,
+    decision_id: Annotated[
+        str | None, typer.Option("--decision", help="Go on with a decision that was approved meanwhile.")
+    ] = None,
     resource: Annotated[
         str | None, typer.Option(help="Resource; 'post/*' covers everything below post. Of a workflow: its object.")
     ] = None,
@@ -179,12 +182,15 @@ def capability(
     state_dir: StateDir = DEFAULT_FOLDER,
 ) -> None:
     """Ask for a decision and print the capability that follows from it."""
-    if bool(command_type) == bool(workflow):
-        raise typer.BadParameter("give either --command-type or --workflow")
+    if sum(map(bool, (command_type, workflow, decision_id))) != 1:
+        raise typer.BadParameter("give one of --command-type, --workflow and --decision")
     if command_type and not resource:
         raise typer.BadParameter("is needed with --command-type", param_hint="--resource")
     client = _client(gateway, state_dir)
     client.token = token or client.dev_token(sub, tenant, ["agent"], [], 3600)
+    if decision_id:
+        print(client.capability(decision_id, max_uses, ttl_seconds)["capability"])
+        return
     if workflow:
         decision = client.decide_workflow(workflow, None, purpose, resource)
     else:
@@ -255,7 +261,7 @@ def approve(
     reason: Annotated[str, typer.Option(help="Why; it stays with the answer.")] = "command line",
     scope: Annotated[
         str, typer.Option(help="Scope of the development token; the approval shows which it needs.")
-    ] = "content:publish",
+    ] = "*",
     tenant: Tenant = "acme",
     token: Annotated[
         str | None,
@@ -314,6 +320,22 @@ def watch(
     client = _reader(gateway, state_dir, token, tenant)
     if watching.watch(client, identifier, timeout_seconds).status != "CLOSED":
         raise typer.Exit(1)
+
+
+@app.command(epilog=_example("trueup cancel wf_… --reason 'not needed any more'"))
+def cancel(
+    *,
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Workflow or command id.")],
+    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "command line",
+    tenant: Tenant = "acme",
+    token: Token = None,
+    gateway: Gateway = None,
+    state_dir: StateDir = DEFAULT_FOLDER,
+) -> None:
+    """Ask for a case to be cancelled: what was not sent never is, what can be taken back is, before the pivot."""
+    client = _client(gateway, state_dir)
+    client.token = token or client.dev_token("operator:cli", tenant, ["operator"], [], 3600)
+    print(json.dumps(client.cancel(client.workflow_of(identifier), reason), indent=2))
 
 
 @app.command(epilog=_example("trueup history wf_… --verify"))

@@ -149,6 +149,12 @@ class GatewayClient:
         headers = {"Idempotency-Key": json.dumps(f"{verdict}:{approval['approval_id']}")}
         return self.call("POST", path, body, headers=headers).body
 
+    def cancel(self, workflow_id: str, reason: str) -> Any:
+        """Ask for a case to be cancelled; asking twice changes nothing."""
+        path = f"/v1/workflows/{quote(workflow_id, safe='')}/cancel"
+        headers = {"Idempotency-Key": json.dumps(f"cancel:{workflow_id}")}
+        return self.call("POST", path, {"reason": reason}, headers=headers).body
+
     def workflow_of(self, identifier: str) -> str:
         """The workflow of a workflow or command id."""
         if identifier.startswith("cmd_"):

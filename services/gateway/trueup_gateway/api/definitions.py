@@ -1,5 +1,6 @@
 """Workflow documents: registered once per name and version, checked by the linter, readable by the whole tenant."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -173,7 +174,7 @@ async def register(request: Request) -> Response:
     caller = caller_of(request, gateway)
     require(caller, roles.DEFINE)
     text, lined = await _read_text(request, gateway)
-    read = checked(gateway, text, lined=lined)
+    read = await asyncio.to_thread(checked, gateway, text, lined=lined)  # a large document takes most of a second
     key = idempotency_key(request)
     document = read.document
 

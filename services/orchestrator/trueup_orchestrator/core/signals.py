@@ -38,7 +38,7 @@ def open_wait(fold: Fold, step: Step) -> None:
 def _fits(fold: Fold, step: Step, data: Any) -> bool:
     """True for data as the document says that it is, which its condition takes."""
     assert fold.workflow is not None and step.wait is not None
-    if step.wait.data is not None:
+    if step.wait.data:
         name = f"{fold.workflow.document.sha256}:{step.id}"
         if SCHEMAS.errors_of(name, step.wait.data, data, "data"):
             return False

@@ -225,7 +225,7 @@ def _attached_wait(fold: Fold) -> dict[str, Any] | None:
 
 def _paused_wait(fold: Fold) -> dict[str, Any] | None:
     """A pause, where nothing else is waited for: somebody has to end it."""
-    if fold.instance.paused is None or any(on_its_way(row) for row in fold.operations.values()):
+    if fold.instance.paused is None:
         return None
     return {
         "reason": "paused",
