@@ -262,10 +262,11 @@ class GatewayMemory(MemoryTransaction):
         await self.update("approval", due)
         return bool(due)
 
-    async def case_subject(self, workflow_id: str | None) -> str | None:
-        """Whose case it is."""
+    async def case_actors(self, workflow_id: str | None) -> set[str]:
+        """Whose case it is, and who sent it events."""
         view = self._visible(self._table("case_view")).get((workflow_id,))
-        return view.subject if view else None
+        signals = self._visible(self._table("signal")).values()
+        return {row.actor for row in signals if row.workflow_id == workflow_id} | ({view.subject} if view else set())
 
     async def case_of(self, reader: Reader, workflow_id: str) -> CaseView | None:
         """One case that the caller may act on."""

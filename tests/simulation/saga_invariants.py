@@ -247,12 +247,13 @@ class SagaJudge:
             demand(after.reviewer not in (None, after.requested_by), f"{name}: decided by {after.reviewer}")
 
     def signal(self, change: Change) -> None:
-        """What became of an event is said once; only what was held may still be accepted."""
+        """What became of an event is said once; only what was held may still be accepted, or come to nothing."""
         before, after = change.before, change.after
         if before is None or before.disposition == after.disposition:
             return
         turn = (before.disposition, after.disposition)
-        demand(turn[0] == "pending" or turn == ("held", "accepted"), f"{after.event_id}: {turn[0]} became {turn[1]}")
+        known = turn[0] == "pending" or turn in (("held", "accepted"), ("held", "late"))
+        demand(known, f"{after.event_id}: {turn[0]} became {turn[1]}")
 
     # the world
 

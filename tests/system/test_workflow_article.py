@@ -83,6 +83,7 @@ def test_an_article_is_published_once_through_faults(plane: Plane, world: World)
     order("database", "lose_answer", "COMMIT", "^/acme/")
     site = f"{plane.systems['wordpress']}/acme"
     workflow_id = plane.publishing("main", urls=[f"{site}/category/topic-{number}/" for number in range(94)])
+    restarts = {name: plane.process(name).restarts for name in ("orchestrator", "adapters")}
     plane.kill("orchestrator")
     approval = plane.approval(workflow_id)
     assert approval["binds"] == [approval["content_sha256"]]
@@ -90,6 +91,7 @@ def test_an_article_is_published_once_through_faults(plane: Plane, world: World)
     plane.arm("adapters", "adapters-wordpress-outcomes.before_commit")
     assert plane.answer(approval).status == 200
     case = plane.status(workflow_id, "CLOSED", seconds=90)
+    assert all(plane.process(name).restarts > count for name, count in restarts.items())
     assert [step["id"] for step in case["steps"]] == STEPS
     assert {states(case)[step] for step in STEPS} == {"SUCCESS", "DONE"}
     assert (case["pivot"], case["obligations"], case["compensations"]) == ("passed", [], [])

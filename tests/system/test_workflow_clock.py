@@ -12,7 +12,7 @@ from tests.system.documents import ASK, WAIT
 from tests.system.plane import Answer, Plane
 
 RACES = 24
-LEAD = timedelta(seconds=1)
+LEAD = timedelta(seconds=3)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_person_and_timer_at_the_same_moment_have_one_winner_and_the_person_hear
 
     def answer(number: int) -> Answer:
         """One person, some milliseconds before or after the expiry of this approval; the first and last are clear."""
-        offset_ms = {0: -900, RACES - 1: 400}.get(number, (number - RACES // 2) * 2)
+        offset_ms = {0: -2700, RACES - 1: 400}.get(number, (number - RACES // 2) * 2)
         at = moved + (expiries[number] - start).total_seconds() + offset_ms / 1000
         time.sleep(max(0.0, at - time.monotonic()))
         return late.answer(approvals[number], token=token)

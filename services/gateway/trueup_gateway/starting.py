@@ -1,11 +1,9 @@
 """Starting workflows: one request, one transaction; the message goes out after the commit, or the relay sends it."""
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Message, Outgoing
@@ -42,8 +40,6 @@ log = logging.getLogger("trueup.gateway.start")
 
 TRIES_MAX: Final = 5
 PAUSE_SECONDS: Final = 0.02
-LANE_SECONDS: Final = 10.0
-"""How long a start waits for others under its capability."""
 MESSAGE_BYTES_MAX: Final = 1_000_000
 
 
@@ -54,11 +50,6 @@ class Started:
     workflow_id: str
     saga_id: str
     replayed: bool
-
-
-def _held() -> Refused:
-    detail = "Another request holds this key or capability right now."
-    return Refused("idempotency-in-flight", detail, retry_after_seconds=1)
 
 
 class Starter:
@@ -81,25 +72,11 @@ class Starter:
         self._crash = crash
         self._schedule = schedule
         self._inputs = PayloadSchemas()
-        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.definitions = Definitions(catalog)
 
     async def start(self, request: StartRequest) -> Started:
-        """The case of a request, after its commit. Raises Refused.
-
-        Starts under one capability count down its uses one after the other. They queue here, where waiting costs no
-        connection.
-        """
-        lane = self._lanes.setdefault(request.capability_id, asyncio.Lock())
-        try:
-            async with asyncio.timeout(LANE_SECONDS):
-                await lane.acquire()
-        except TimeoutError:
-            raise _held() from None
-        try:
-            started, outgoing = await self._committed(request)
-        finally:
-            lane.release()
+        """The case of a request, after its commit. Raises Refused."""
+        started, outgoing = await self._committed(request)
         self._crash.reach("gateway-start.committed")
         if outgoing:
             await self._publisher.publish(outgoing)
@@ -111,7 +88,8 @@ class Starter:
                 return await self._once(request)
             except StoreBusy as busy:
                 if lock_timed_out(busy) or (number == TRIES_MAX and isinstance(busy, KeyTaken)):
-                    raise _held() from busy
+                    detail = "Another request holds this key or capability right now."
+                    raise Refused("idempotency-in-flight", detail, retry_after_seconds=1) from busy
                 if number == TRIES_MAX:
                     raise
                 await self._schedule.pause(PAUSE_SECONDS * number)

@@ -349,8 +349,9 @@ class SqlOrchestratorTransaction(SqlTransaction):
     async def keep_locks(self, rows: Sequence[LockRow]) -> None:
         """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
         try:
-            for row in rows:
-                await self.connection.execute(_KEEP_LOCK, row.tenant, row.key, row.workflow_id, row.held, row.since)
+            await self.connection.executemany(
+                _KEEP_LOCK, [(row.tenant, row.key, row.workflow_id, row.held, row.since) for row in rows]
+            )
         except asyncpg.UniqueViolationError as error:
             raise VersionConflict("a lock was taken by another case") from error
 

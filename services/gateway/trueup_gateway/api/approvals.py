@@ -121,7 +121,7 @@ async def read(request: Request) -> Response:
 
 async def decide(request: Request) -> Response:
     """Approve or reject. The answer counts for exactly the content hash and nonce that it names, once, before expiry;
-    a second click gets the same 200. Who asked, or acted in the case, cannot review it; `admin` is no approver.
+    a second click gets the same 200. Who asked, or sent the case an event, cannot review it; `admin` is no approver.
 
     A token's scope covers the approval's scope part by part: `content:*` covers `content:publish`, `content` does not.
     """
@@ -160,7 +160,7 @@ async def _decide(  # noqa: PLR0917 - one answer and everything that it rests on
 ) -> tuple[ApprovalRow, bool] | Refused:
     """The row as this answer decided it, or did before; or the refusal, with what must be kept nevertheless."""
     act = rules.review(row, subject=caller.subject, tenant=caller.tenant, held=caller.roles, scopes=caller.scopes)
-    rules.check_reviewer(act, (row.requested_by, await tx.case_subject(row.workflow_id)))
+    rules.check_reviewer(act, {row.requested_by, *await tx.case_actors(row.workflow_id)})
     moment = await tx.moment()
     admitted = await authorize(gateway, tx, caller, act, request, moment.business)
     given = rules.Answer(

@@ -24,7 +24,7 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
 from trueup_gateway.core import roles
-from trueup_gateway.core.case_body import element_body
+from trueup_gateway.core.vector import element_body
 from trueup_gateway.core.view_records import ExceptionView
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

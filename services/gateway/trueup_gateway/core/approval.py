@@ -178,7 +178,7 @@ def review(row: ApprovalRow, *, subject: str, tenant: str, held: Sequence[str], 
     )
 
 
-def check_reviewer(act: Act, actors: Collection[str | None]) -> None:
+def check_reviewer(act: Act, actors: Collection[str]) -> None:
     """The floor below any policy: role, person, scope, separation of duties. Raises Refused."""
     facts = dict(act.facts)
     if not roles.may(act.roles, roles.APPROVE):
@@ -188,7 +188,7 @@ def check_reviewer(act: Act, actors: Collection[str | None]) -> None:
     if not facts["covered"]:
         raise forbidden("scope", "None of the token's scopes covers the scope of this approval.")
     if act.subject in actors:
-        raise forbidden("approval", "Whoever asked for this or acted in the case cannot review it.")
+        raise forbidden("approval", "Whoever asked for this, or sent the case an event, cannot review it.")
 
 
 def repeats(row: ApprovalRow, answer: Answer) -> bool:

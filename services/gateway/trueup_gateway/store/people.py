@@ -117,11 +117,14 @@ class PeopleSql(SqlTransaction):
         """An approval stands behind this decision; False where it was revoked or has expired."""
         return await self.connection.fetchval(_USABLE, decision_id, at) is not None
 
-    async def case_subject(self, workflow_id: str | None) -> str | None:
-        """Whose case it is."""
-        return await self.connection.fetchval(  # type: ignore[no-any-return]
-            f"SELECT subject FROM {CASES_SOURCE} AS c WHERE workflow_id = $1", workflow_id
+    async def case_actors(self, workflow_id: str | None) -> set[str]:
+        """Whose case it is, and who sent it events."""
+        rows = await self.connection.fetch(
+            f"SELECT subject FROM {CASES_SOURCE} AS c WHERE workflow_id = $1 "
+            "UNION SELECT actor FROM gateway.signal WHERE workflow_id = $1",
+            workflow_id,
         )
+        return {str(row["subject"]) for row in rows if row["subject"] is not None}
 
     async def case_of(self, reader: Reader, workflow_id: str) -> CaseView | None:
         """One case that the caller may act on."""
