@@ -29,8 +29,15 @@ up: $(STAMP) ## start the plane in the background (PORT=8080)
 down: $(STAMP) ## stop the plane
 	@$(BIN)/trueup down $(ARGS)
 
-test: $(STAMP) ## the whole test suite (ARGS= goes to pytest)
+PLANES := tests/system tests/devkit tests/bench
+
+test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes (ARGS= goes to pytest)
+ifeq ($(strip $(ARGS)),)
+	@first=0; $(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES:%=--ignore=%) || first=$$?; \
+	$(BIN)/python -m pytest $(PLANES) && exit $$first
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: $(STAMP) ## ruff, mypy strict, import rules, tidy tests
 	@$(BIN)/ruff check .
