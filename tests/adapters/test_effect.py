@@ -571,3 +571,12 @@ def test_the_trace_goes_on_through_the_attempt() -> None:
 def test_the_declaration_under_test_is_plain() -> None:
     """The builders' declaration is what the numbers in these tests assume."""
     assert (DECLARATION.timeout_seconds, DECLARATION.late_window_seconds) == (4.0, 3.0)
+
+
+def test_two_copies_of_a_task_in_one_batch_are_one_attempt() -> None:
+    """A task that comes twice at once, under whatever message ids, is sent once."""
+    process = Process(Ledger())
+    process.deliver(execute(1), execute(1), execute(1))
+    assert len(process.sends) == 1
+    process.deliver(execute(1), execute(1))
+    assert len(process.sends) == 1

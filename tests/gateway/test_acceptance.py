@@ -344,7 +344,7 @@ async def test_a_batch_answers_for_each_command(gateway: EdgeUnderTest) -> None:
         problem(await gateway.client.post("/v1/commands:batch", json=broken, headers=headers), 422, "payload-invalid")
 
 
-@pytest.mark.parametrize("deadline", [None, rfc3339(later(400 * 86400))])
+@pytest.mark.parametrize("deadline", [None, rfc3339(later(400 * 86400))], ids=["none given", "too far away"])
 async def test_deadlines_have_a_default_and_a_bound(gateway: EdgeUnderTest, deadline: str | None) -> None:
     """One hour where none is given; never later than policy allows."""
     capability = (await gateway.capability())["capability"]

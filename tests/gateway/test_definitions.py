@@ -214,3 +214,15 @@ async def test_the_example_of_the_document_is_sound(gateway: EdgeUnderTest) -> N
     name = response.json()["name"]
     capability = (await gateway.start_capability(name))["capability"]
     assert (await gateway.start(capability, "example", definition=name)).status_code == 202
+
+
+async def test_a_case_whose_lock_has_no_name_is_not_accepted(gateway: EdgeUnderTest) -> None:
+    """Locks are named by the input alone, so an input that names none is refused before anything waits for it."""
+    text = named("locking").replace("steps:", 'locks: ["title:${input.title.substring(4)}"]\nsteps:', 1)
+    assert (await register(gateway, "locking", text)).status_code == 201
+    capability = (await gateway.start_capability("locking"))["capability"]
+    short = {"slug": "short", "title": "abc"}
+    refused = await gateway.start(capability, "short", definition="locking", input=short)
+    assert problem(refused, 422, "payload-invalid")["errors"][0]["pointer"] == "/input"
+    fits = {"slug": "fits", "title": "abcdef"}
+    assert (await gateway.start(capability, "fits", definition="locking", input=fits)).status_code == 202

@@ -296,9 +296,16 @@ class TaskHandler:
             self._look(batch, message, row, look, None)
         elif action is Action.ANSWER_STORED:
             self._answer(batch, message, task, row)
-        elif task.attempt_id in self._proposed and row.worker == self.worker and row.attempt_id == task.attempt_id:
-            # Committed by this very process, whose transaction was told that it had failed: never started.
+        elif row.attempt_id == task.attempt_id and row.worker == self.worker and self._never_started(batch, task):
             self._start(batch, message, row)
+
+    def _never_started(self, batch: _Batch, task: ExecuteTask) -> bool:
+        """True for an attempt that this very process committed while it was told that its transaction had failed.
+
+        Not for a second copy of a task in one batch: the first one starts with this commit.
+        """
+        begins = any(isinstance(job, SendJob) and job.attempt.attempt_id == task.attempt_id for job in batch.jobs)
+        return task.attempt_id in self._proposed and not begins
 
     def _send(self, batch: _Batch, message: Message, task: ExecuteTask, row: EffectRow | None) -> None:
         moment, operation = batch.moment, task.operation
