@@ -52,6 +52,8 @@ BROKEN: list[tuple[str, str]] = [
     ("undo-after-pivot", PUBLISH + "  - { id: sign, command: t.make, with: {}, on: { failed: compensate } } # <-\n"),
     ("undo-after-pivot", PUBLISH + TELL.replace("{} }", "{}, on: { exhausted: cancel } } # <-")),
     ("undo-after-pivot", PUBLISH + WAIT.replace("} }\n", "}, on: { timeout: cancel } } # <-\n")),
+    ("pivot-left-behind", PUBLISH.replace("{} }", "{}, on: { failed: continue } } # <-") + TELL),
+    ("pivot-left-behind", PUBLISH.replace("{} }", "{}, on: { conflict: { goto: tell } } } # <-") + TELL),
     ("two-pivots", PUBLISH + "  - { id: pay, command: t.pay, with: {} } # <-\n"),
     ("cannot-be-undone", TELL.replace("}\n", "} # <-\n") + PUBLISH),
     ("cannot-be-undone", TELL.replace("}\n", "} # <-\n") + APPROVE),

@@ -143,7 +143,7 @@ def orders(draw: st.DrawFn) -> list[dict[str, Any]]:
     return steps
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(orders())
 def test_any_order_is_refused_or_safe(steps: list[dict[str, Any]]) -> None:
     """Whatever the linter lets through cannot do harm in any execution.

@@ -31,6 +31,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **STRUCTURE,
         "effect-order": effects.effect_order,
         "undo-after-pivot": effects.undo_after_pivot,
+        "pivot-left-behind": effects.pivot_left_behind,
         "two-pivots": effects.two_pivots,
         "no-compensation": effects.no_compensation,
         "cannot-be-undone": effects.cannot_be_undone,

@@ -7,7 +7,7 @@ begins, and what happens before the pivot must be possible to undo.
 from collections.abc import Iterator
 
 from trueup_common.contracts.states import EffectClass
-from trueup_common.contracts.workflow import Reaction, Step, StepKind
+from trueup_common.contracts.workflow import GoTo, Reaction, Step, StepKind
 from trueup_common.documents.ground import PIVOTS, Found, Ground
 from trueup_common.documents.reactions import BACKWARD, gotos
 
@@ -38,6 +38,21 @@ def undo_after_pivot(ground: Ground) -> Iterator[Found]:
                     f"{pointer}/on/{outcome.value}",
                     f"{step.id!r} comes after the pivot, where nothing is undone: answer {outcome.value} with "
                     "takeover, safe_stop, continue or goto",
+                )
+
+
+def pivot_left_behind(ground: Ground) -> Iterator[Found]:
+    """A step that cannot be taken back may fail, and what comes after it goes on as if it had happened."""
+    for pointer, step in ground.steps:
+        if step.id not in ground.pivots:
+            continue
+        after = [other.id for _, other in ground.steps if step.id in ground.order.before[other.id]]
+        for outcome, answer in step.on.items():
+            if after and (answer is Reaction.CONTINUE or isinstance(answer, GoTo)):
+                yield (
+                    f"{pointer}/on/{outcome.value}",
+                    f"{after[0]!r} comes after {step.id!r} and relies on it: answer {outcome.value} with compensate, "
+                    "cancel, takeover or safe_stop",
                 )
 
 
