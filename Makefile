@@ -34,7 +34,7 @@ PLANES := tests/system tests/devkit tests/bench
 test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes (ARGS= goes to pytest)
 ifeq ($(strip $(ARGS)),)
 	@first=0; $(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES:%=--ignore=%) || first=$$?; \
-	$(BIN)/python -m pytest $(PLANES) && exit $$first
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES) && exit $$first
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

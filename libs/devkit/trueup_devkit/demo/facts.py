@@ -61,12 +61,17 @@ class Facts:
     def failure(self) -> str | None:
         """Why this run does not count as success; None where it does."""
         happened = Counter((str(effect["kind"]), str(effect["action"])) for effect in self.effects)
-        unhealthy = [item for item in self.case.get("vector") or [] if item.get("phase") != "HEALTHY"]
+        vector = self.case.get("vector") or []
+        unhealthy = {str(item["element"]) for item in vector if item.get("phase") != "HEALTHY"}
         exceptions = self.failure_of_exceptions()
         checks = (
             (self.status == self.scenario.result, f"the case ended as {self.status}, not as {self.scenario.result}"),
             (self.scenario.counted(happened), f"the world saw {_words(happened)}, not {_words(self.scenario.effects)}"),
-            (not unhealthy, f"{len(unhealthy)} elements are not as they should be"),
+            (
+                unhealthy == self.scenario.unhealthy,
+                f"not as desired: {', '.join(sorted(unhealthy)) or 'nothing'}, "
+                f"expected: {', '.join(sorted(self.scenario.unhealthy)) or 'nothing'}",
+            ),
             (self.history_broken is None, f"the history does not verify: {self.history_broken}"),
             (all(marked and same for _, marked, same in self.replays), "a repeated start was not the stored one"),
             (exceptions is None, exceptions or ""),

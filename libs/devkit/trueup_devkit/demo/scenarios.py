@@ -71,6 +71,8 @@ class Scenario:
     """Every effect that the world must have seen, by kind and action."""
     kills: Mapping[str, str] = field(default_factory=dict)
     """Which process is killed at which moment."""
+    unhealthy: frozenset[str] = frozenset()
+    """What is not as desired at the end, and a person's to bring about."""
 
     def counted(self, effects: Counter[tuple[str, str]]) -> bool:
         """True where exactly these effects happened."""
@@ -240,6 +242,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             result="HUMAN_TAKEOVER",
             faults=(_BRANCH_LIMITED, _PURGE_FORBIDDEN, _COMMIT_LOST),
             effects=_PUBLISHED,
+            unhealthy=frozenset({"cloudflare.cache"}),
         ),
     )
 }
