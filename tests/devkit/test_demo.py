@@ -139,7 +139,7 @@ def test_the_forward_demo_keeps_what_is_public(tmp_path: Path) -> None:
     assert told["effects"] == PUBLISHED
     assert told["faults_injected"] == {"lose_answer": 1, "status": 2}
     assert (told["unknown_settled"], told["retries"], told["restarts"]) == (1, 1, 0)
-    assert "is with operators, to be settled until" in output
+    assert "is with operators, to be settled by" in output
 
 
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
@@ -172,7 +172,13 @@ def effects_of(scenario: str) -> list[dict[str, Any]]:
 
 def facts(scenario: str = "publish", **changes: Any) -> Facts:
     good: dict[str, Any] = {
-        "case": {"status": SCENARIOS[scenario].result, "vector": [{"phase": "HEALTHY"}]},
+        "case": {
+            "status": SCENARIOS[scenario].result,
+            "vector": [
+                {"element": "wordpress.status", "phase": "HEALTHY"},
+                *({"element": name, "phase": "UNKNOWN"} for name in SCENARIOS[scenario].unhealthy),
+            ],
+        },
         "effects": effects_of(scenario),
         "exceptions": [{"status": "closed"}],
         "replays": [(200, True, True)],
@@ -189,7 +195,10 @@ OWNED = {"status": "open", "owner": "operators", "deadline_at": "2026-01-01T00:0
     [
         ({"case": {"status": "HUMAN_TAKEOVER"}}, "HUMAN_TAKEOVER"),
         ({"case": {}}, "UNFINISHED"),
-        ({"case": {"status": "CLOSED", "vector": [{"phase": "DRIFT"}]}}, "1 elements"),
+        (
+            {"case": {"status": "CLOSED", "vector": [{"element": "github.commit", "phase": "DRIFT"}]}},
+            "not as desired: github.commit",
+        ),
         ({"effects": [*effects_of("publish"), effects_of("publish")[0]]}, "2 x github.commit create"),
         ({"effects": effects_of("publish")[1:]}, "the world saw"),
         ({"effects": []}, "nothing"),
