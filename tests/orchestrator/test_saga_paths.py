@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
 from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus
+from trueup_common.contracts.task import RunningAttempt
+from trueup_orchestrator.core.decide import Beaten
 
 FLAGSHIP = document(
     make("archive"),
@@ -496,3 +499,32 @@ def test_what_is_still_held_at_the_end_is_late() -> None:
         "early": "late",
         "good": "accepted",
     }
+
+
+def test_a_case_on_its_way_back_stops_where_the_pivot_stands_after_all() -> None:
+    """Even a case that had already turned back undoes nothing once the pivot is known to stand. Requirements: S3"""
+    run = published(Run(FLAGSHIP))
+    turned = run.case.instance.evolve(direction="backward", turned={"reason": "late_news", "step_id": "publish"})
+    run.case = replace(run.case, instance=turned)
+    run.tick()
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds
+    assert not any(row.compensates for row in run.case.operations)
+
+
+def test_who_decides_on_stale_operations_loses_the_race() -> None:
+    """Whatever changes an operation moves the case, so that two replicas never decide on each other's stale rows.
+
+    Requirements: L5
+    """
+    run = Run(document(make("a")))
+    row = run.row("a")
+
+    def beat(progress: int) -> Beaten:
+        attempt = RunningAttempt(command_id=row.command_id, tenant="acme", fence=row.fence, progress=progress)
+        return Beaten(attempt, "adapters#1", run.at.real)
+
+    run.hear(beat(1), row.command_id).wait(8)
+    before = run.case.instance.state_version, len(run.history), run.row("a").lease_expires_at
+    run.wait(24).hear(beat(1), row.command_id)
+    assert len(run.history) == before[1] and run.row("a").lease_expires_at != before[2], "only the lease moved"
+    assert run.case.instance.state_version == before[0] + 1

@@ -194,6 +194,19 @@ class LeaseLost(Exception):
     """A higher fence stands in the ledger: this attempt has to stop where it is."""
 
 
+class EndsWith(Exception):
+    """What an adapter raises within itself where a command ends here; `outcome` says what that means for it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.error_code)
+        self.outcome = outcome
+
+    @property
+    def reason(self) -> str:
+        """A short name of what went wrong."""
+        return self.outcome.error_code or "unavailable"
+
+
 class Target(Protocol):
     """One external system as one tenant sees it."""
 

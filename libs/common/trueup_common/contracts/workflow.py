@@ -206,6 +206,21 @@ class WorkflowDocument(Contract):
         return found
 
     @cached_property
+    def before(self) -> dict[str, frozenset[str]]:
+        """Every step that must have ended before each step begins; a step in a cycle is before itself."""
+        return {step.id: self._reached(step.id) for step in self.steps}
+
+    def _reached(self, step_id: str) -> frozenset[str]:
+        found: set[str] = set()
+        ahead = list(self.needs[step_id])
+        while ahead:
+            need = ahead.pop()
+            if need in self.by_id and need not in found:
+                found.add(need)
+                ahead.extend(self.needs[need])
+        return frozenset(found)
+
+    @cached_property
     def command_types(self) -> tuple[str, ...]:
         """The command types of the steps, sorted."""
         return tuple(sorted({step.command for step in self.steps if step.command is not None}))

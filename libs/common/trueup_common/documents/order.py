@@ -1,7 +1,5 @@
 """The order of a document's steps: who comes before whom, and what a `goto` passes over or runs again."""
 
-from collections.abc import Mapping
-
 from trueup_common.contracts.workflow import WorkflowDocument
 
 
@@ -12,7 +10,7 @@ class Order:
         self.standing = tuple(document.by_id)
         known = document.by_id
         self.needs = {step: [need for need in needs if need in known] for step, needs in document.needs.items()}
-        self.before: dict[str, frozenset[str]] = {step: _reached(step, self.needs) for step in self.needs}
+        self.before = document.before
         self.after: dict[str, frozenset[str]] = {
             step: frozenset(other for other in self.needs if step in self.before[other]) for step in self.needs
         }
@@ -33,14 +31,3 @@ class Order:
     def slice(self, first: str, last: str) -> tuple[str, ...]:
         """The steps that stand between the two in the document; a `goto` skips them, or does them again."""
         return self.standing[self.standing.index(first) + 1 : self.standing.index(last)]
-
-
-def _reached(step: str, needs: Mapping[str, list[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    ahead = list(needs[step])
-    while ahead:
-        need = ahead.pop()
-        if need not in found:
-            found.add(need)
-            ahead.extend(needs[need])
-    return frozenset(found)

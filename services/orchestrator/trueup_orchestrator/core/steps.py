@@ -253,16 +253,9 @@ def _deadline(fold: Fold, wanted: Begin, now: datetime) -> datetime:
 def _approval_of(fold: Fold, step_id: str) -> str | None:
     """The newest approval among everything that a step needs: what its grant rests on."""
     assert fold.workflow is not None
-    needs, seen = fold.workflow.document.needs, set[str]()
-    waiting = list(needs[step_id])
-    while waiting:
-        each = waiting.pop()
-        if each not in seen:
-            seen.add(each)
-            waiting.extend(needs[each])
     given = [
         state
-        for each in seen
+        for each in fold.workflow.document.before[step_id]
         if (state := fold.steps[each]).kind is StepKind.APPROVAL and state.phase is StepPhase.DONE
     ]
     newest = max(given, key=lambda state: (state.ended_at or fold.moment.business, state.id), default=None)

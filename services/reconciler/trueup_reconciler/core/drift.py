@@ -110,7 +110,7 @@ def establish(
 ) -> Turned:
     """Take up what an operation established. An older operation never replaces a newer one, whichever comes first."""
     fresh = element_of(event, item, traceparent)
-    if row is not None and (fresh.rank == row.rank or (row.retired_by and row.command_id == event.command_id)):
+    if row is not None and fresh.rank == row.rank:
         return Turned(row, changed=False)
     if row is not None and fresh.rank < row.rank:
         paid = () if item.verified else (superseded(fresh, Phase.UNKNOWN, row.command_id),)

@@ -21,7 +21,7 @@ import asyncpg
 from trueup_adapters.core.classify import classify_failure
 from trueup_adapters.systems.database.sqlstate import classify_sqlstate, classify_tag
 from trueup_adapters.systems.http import is_public
-from trueup_common.contracts.adapter import Call, Connection, Outcome
+from trueup_common.contracts.adapter import Call, Connection, EndsWith, Outcome
 from trueup_common.contracts.clean import clean_text
 
 T = TypeVar("T")
@@ -48,17 +48,8 @@ PLACE: Final = (
 """Where a session is: primary or replica, and of which cluster, database and schema."""
 
 
-class Failed(Exception):
+class Failed(EndsWith):
     """The database did not do what was asked; `outcome` is what that means for a write."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.error_code)
-        self.outcome = outcome
-
-    @property
-    def reason(self) -> str:
-        """A short name of what went wrong."""
-        return self.outcome.error_code or "unavailable"
 
 
 class ReadFailed(Exception):

@@ -16,7 +16,7 @@ import orjson
 from trueup_adapters.core.classify import RETRY_AFTER_SECONDS_MAX, http_date, retry_after_seconds, unsent
 from trueup_adapters.systems.github.objects import DIRECTORY, Entry, carries
 from trueup_adapters.systems.http import Answer, HttpTarget, Transmission, TransportFailed
-from trueup_common.contracts.adapter import Call, Connection, Outcome, rejected
+from trueup_common.contracts.adapter import Call, Connection, EndsWith, Outcome, rejected
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.states import ErrorClass
 from trueup_common.runtime.clock import real_now
@@ -32,17 +32,8 @@ _EMPTY: Final = "git repository is empty"
 _T, _P = ErrorClass.TRANSIENT, ErrorClass.PERMANENT
 
 
-class Stopped(Exception):
+class Stopped(EndsWith):
     """The command ends before its effect; `outcome` says what that means for it."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.error_code)
-        self.outcome = outcome
-
-    @property
-    def reason(self) -> str:
-        """A short name of what went wrong."""
-        return self.outcome.error_code or "unavailable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from trueup_adapters.core.classify import http_date, unsent
 from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
-from trueup_common.contracts.adapter import Connection, Outcome, rejected
+from trueup_common.contracts.adapter import Connection, EndsWith, rejected
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.observation import Observation
@@ -51,17 +51,8 @@ def marker(command_id: str, *, withdrawn: bool = False) -> str:
     return f"<!-- trueup:{command_id}{' withdrawn' if withdrawn else ''} -->"
 
 
-class ReadFailed(Exception):
+class ReadFailed(EndsWith):
     """A read did not give what it should; `outcome` is what that means for a write that has not been sent."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.error_code)
-        self.outcome = outcome
-
-    @property
-    def reason(self) -> str:
-        """A short name of what went wrong."""
-        return self.outcome.error_code or "unavailable"
 
 
 @dataclass(frozen=True, slots=True)
