@@ -23,6 +23,7 @@ from trueup_orchestrator.core.opening import take_locks
 from trueup_orchestrator.core.records import LockRow
 from trueup_orchestrator.core.saga import advance
 from trueup_orchestrator.core.seal import seal
+from trueup_orchestrator.core.start import IDENTITY_IN_USE
 from trueup_orchestrator.core.steps import Begin, begin, ended_without_effect
 from trueup_orchestrator.core.workflow import Workflow
 from trueup_orchestrator.store import Identity, OrchestratorTransaction
@@ -261,10 +262,11 @@ class Desk:
             taken = None  # its identity is freed with the next commit that touches it
         begin(fold, item, authority, holder=holder, identity_holder=taken)
         row = fold.operation if fold.operations else None
-        if row is not None and row.idempotency_key == item.key and row.state is OperationState.QUEUED:
-            newest[key] = row
-            if identity is not None and row.identity is not None:
-                held[identity] = row.command_id
+        if row is None or row.idempotency_key != item.key or row.error_code == IDENTITY_IN_USE:
+            return
+        newest[key] = row  # also one that was refused at once: it has used up its generation
+        if identity is not None and row.identity is not None and row.state is OperationState.QUEUED:
+            held[identity] = row.command_id
 
     async def _take_locks(self, tx: OrchestratorTransaction, folds: Sequence[Fold]) -> None:
         """Give locks to cases that wait for them, oldest first."""
