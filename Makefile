@@ -9,7 +9,7 @@ FROM ?= 0
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-undo demo-forward up down test check bench sim docs clean
+.PHONY: help demo demo-undo demo-forward up down test check bench sim mutants chaos docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,11 +46,17 @@ check: $(STAMP) ## ruff, mypy strict, import rules, tidy tests
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest tests/house $(ARGS)
 
-bench: $(STAMP) ## the benchmark next to the floor; the last line is JSON
+bench: $(STAMP) ## the benchmark next to the floor and other engines (10 minutes); the last line is JSON
 	@$(BIN)/python -m bench $(ARGS)
 
 sim: $(STAMP) ## deterministic simulation: SEEDS=100 FROM=0; the last line is JSON
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) $(ARGS)
+
+mutants: $(STAMP) ## break each law by hand in a copy: some test or seed must notice; the last line is JSON
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
+chaos: $(STAMP) ## break the processes of real planes, judge what is left; the last line is JSON (about 10 minutes)
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 docs: $(STAMP) ## write the diagrams and tables that are generated from code
 	@$(BIN)/python docs/generate.py $(ARGS)

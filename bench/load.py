@@ -37,6 +37,7 @@ class Request:
     body: str
     succeeds: str = "SUCCESS"
     """The state that a unit has to end in."""
+    status: int = 200
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Load:
         except (OSError, TimeoutError) as error:
             self._note_bad(f"{type(error).__name__}: {error}")
             return
-        if status == 200 and _state(body) == self._order.request.succeeds:
+        if status == self._order.request.status and _state(body) == self._order.request.succeeds:
             self._result.ok += 1
             self._latencies.append(time.perf_counter() - due)
         else:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -52,8 +52,8 @@ class Stack(Protocol):
     """Arrivals at low load; of sagas as many steps per second as of commands."""
 
     @property
-    def database_url(self) -> str:
-        """Where commits are counted."""
+    def database_url(self) -> str | None:
+        """Where commits are counted; None without a PostgreSQL."""
 
     def start(self) -> None:
         """Start everything, ready to take units."""
@@ -72,6 +72,24 @@ class Stack(Protocol):
 
     def stop(self) -> None:
         """Stop everything and remove its data."""
+
+
+def command_faults(totals: Mapping[str, int], answered: int) -> Faults:
+    """One effect for each unit."""
+    return Faults(totals["duplicated"], max(0, answered - totals["distinct"]))
+
+
+def saga_faults(totals: Mapping[str, int], answered: int, *, undone: bool) -> Faults:
+    """Well: five steps of each unit stand. Undone: four were made and undone, the fifth was refused once."""
+    effects = answered * (2 * (SAGA_STEPS - 1) if undone else SAGA_STEPS)
+    wanted = {
+        "standing": 0 if undone else answered * SAGA_STEPS,
+        "undone": answered * (SAGA_STEPS - 1) if undone else 0,
+        "refused": answered if undone else 0,
+        "disordered": 0,
+    }
+    wrong = [f"{totals[name]} {name} instead of {count}" for name, count in wanted.items() if totals[name] != count]
+    return Faults(totals["duplicated"], max(0, effects - totals["distinct"]), ", ".join(wrong))
 
 
 def own_environment() -> dict[str, str]:
@@ -115,6 +133,10 @@ class Stub:
         answer = GatewayClient(self.url).get("/_totals")
         assert isinstance(answer, dict)
         return answer
+
+    def hold(self, seconds: float) -> None:
+        """Apply effects at once and answer them so much later."""
+        GatewayClient(self.url).call("POST", "/_hold", {"seconds": seconds})
 
     def reset(self) -> None:
         """Forget all effects."""
@@ -246,6 +268,11 @@ class TrueupPlane:
                 texts.append(f"-- {process.name}:\n{tail(Path(process.log))}")
         return "\n".join(texts)
 
+    def use(self, command_type: str) -> None:
+        """Go on with another type of command."""
+        self._command_type = command_type
+        self.authorize()
+
     def authorize(self) -> None:
         """Get one capability for all units, as an agent gets it."""
         client = GatewayClient(self.state.gateway_url)
@@ -276,8 +303,14 @@ class TrueupPlane:
         )
         return Request("127.0.0.1", self.plan.port, "/v1/commands", headers, body)
 
+    def accept_request(self) -> Request | None:
+        """The same unit without waiting for its end: answered as soon as it is accepted."""
+        request = self.request()
+        headers = {name: value for name, value in request.headers.items() if name != "prefer"}
+        return replace(request, headers=headers, status=202, succeeds="RECEIVED")
+
     def faults(self, totals: Mapping[str, int], answered: int) -> Faults:
-        return Faults(totals["duplicated"], max(0, answered - totals["distinct"]))
+        return command_faults(totals, answered)
 
     def complaints(self) -> str:
         """One line for each log that has an error or a warning in it: its last."""
@@ -336,17 +369,11 @@ class SagaPlane(TrueupPlane):
             succeeds="COMPENSATED" if self.undone else "CLOSED",
         )
 
+    def accept_request(self) -> Request | None:
+        return None
+
     def faults(self, totals: Mapping[str, int], answered: int) -> Faults:
-        """Well: five steps of each unit stand. Undone: four were made and undone, the fifth was refused once."""
-        effects = answered * (2 * (SAGA_STEPS - 1) if self.undone else SAGA_STEPS)
-        wanted = {
-            "standing": 0 if self.undone else answered * SAGA_STEPS,
-            "undone": answered * (SAGA_STEPS - 1) if self.undone else 0,
-            "refused": answered if self.undone else 0,
-            "disordered": 0,
-        }
-        wrong = [f"{totals[name]} {name} instead of {count}" for name, count in wanted.items() if totals[name] != count]
-        return Faults(totals["duplicated"], max(0, effects - totals["distinct"]), ", ".join(wrong))
+        return saga_faults(totals, answered, undone=self.undone)
 
     def stop(self) -> None:
         if not self.kept:

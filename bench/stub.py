@@ -1,7 +1,8 @@
 """The world outside as one cheap process: it applies every effect it is asked for and is the ground truth of how often.
 
 `POST /effect` (key from the header `Idempotency-Key` or from the body's `key`) never deduplicates; `GET /effect/{key}`
-looks one up; `GET /_totals` counts; `POST /_reset` forgets. Run: `python -m bench.stub PORT`.
+looks one up; `GET /_totals` counts; `POST /_reset` forgets; `POST /_hold` with `seconds` applies effects at once and
+answers them late. Run: `python -m bench.stub PORT`.
 
 A body with `unit` and `step` is a step of a saga: it stands until another effect `undoes` its key. Steps are expected
 in order and undone in reverse, and one that says `refuse` is refused for good.
@@ -26,7 +27,8 @@ class Effects:
         self.counts: dict[str, int] = {}
         self.numbers: dict[str, int] = {}
         self.standing: dict[str, list[str]] = {}
-        self.undone = self.refused = self.disordered = 0
+        self.undone = self.refused = self.disordered = self.lookups = 0
+        self.hold_seconds = 0.0
 
     def apply(self, key: str) -> int:
         """Apply once more; answers the number of the key's first effect."""
@@ -49,12 +51,13 @@ class Effects:
             self.disordered += 1
 
     def totals(self) -> dict[str, int]:
-        """`duplicated` counts effects beyond the first of their key; the last four are about sagas only."""
+        """`duplicated` counts effects beyond the first of their key; the four after `lookups` are about sagas only."""
         effects = sum(self.counts.values())
         return {
             "effects": effects,
             "distinct": len(self.counts),
             "duplicated": effects - len(self.counts),
+            "lookups": self.lookups,
             "standing": sum(len(keys) for keys in self.standing.values()),
             "undone": self.undone,
             "refused": self.refused,
@@ -66,7 +69,8 @@ class Effects:
         self.counts.clear()
         self.numbers.clear()
         self.standing.clear()
-        self.undone = self.refused = self.disordered = 0
+        self.undone = self.refused = self.disordered = self.lookups = 0
+        self.hold_seconds = 0.0
 
 
 class StubProtocol(asyncio.Protocol):
@@ -90,7 +94,11 @@ class StubProtocol(asyncio.Protocol):
                 break
             body = received[start : start + length]
             received = received[start + length :]
-            self._answer(*self._react(headers, body))
+            answer = self._react(headers, body)
+            if self._effects.hold_seconds and headers[b""].startswith(b"POST /effect"):
+                asyncio.get_running_loop().call_later(self._effects.hold_seconds, self._answer, *answer)
+            else:
+                self._answer(*answer)
         self._received = received
 
     def _react(self, headers: dict[bytes, bytes], body: bytes) -> tuple[bytes, object]:
@@ -109,12 +117,17 @@ class StubProtocol(asyncio.Protocol):
             return b"201 Created", {"effect_id": f"eff_{number}", "key": key}
         if method == b"GET" and path.startswith(b"/effect/"):
             key = unquote(path[len(b"/effect/") :].decode("ascii"))
+            self._effects.lookups += 1
             if key not in self._effects.counts:
                 return b"404 Not Found", {"error": "no such effect"}
             count, number = self._effects.counts[key], self._effects.numbers[key]
             return b"200 OK", {"effect_id": f"eff_{number}", "key": key, "count": count}
         if method == b"GET" and path == b"/_totals":
             return b"200 OK", self._effects.totals()
+        if method == b"POST" and path == b"/_hold":
+            seconds = _document_of(body).get("seconds")
+            self._effects.hold_seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
+            return b"200 OK", {}
         if method == b"POST" and path == b"/_reset":
             self._effects.clear()
             return b"200 OK", {}

@@ -35,6 +35,7 @@ class Ledger:
         self.posted: list[Message] = []
         self.now = START
         self.ahead = timedelta()
+        self.asked_at_seconds: float | None = None
         self.lose_commits = 0
         self.conflicts = 0
 
@@ -60,7 +61,8 @@ class LedgerTransaction:
     async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
         """The moment; there is no inbox."""
         assert not message_ids
-        return Moment(business=self.ledger.now + self.ledger.ahead, real=self.ledger.now), frozenset()
+        asked = self.ledger.asked_at_seconds
+        return Moment(self.ledger.now + self.ledger.ahead, self.ledger.now, asked), frozenset()
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """To the outbox."""

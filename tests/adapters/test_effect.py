@@ -7,7 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.adapters.builders import DECLARATION, Process, answers, declare, execute, find, operation, receipts
+from tests.adapters.builders import (
+    DECLARATION,
+    LATE_SECONDS,
+    START_SECONDS,
+    TIMEOUT_SECONDS,
+    Process,
+    answers,
+    declare,
+    execute,
+    find,
+    operation,
+    receipts,
+)
 from tests.adapters.memory import START, Ledger
 
 from trueup_adapters.core.effect import (
@@ -31,6 +43,23 @@ from trueup_common.contracts.task import Found, Receipt
 from trueup_common.runtime.host import Unprocessable
 
 STANDINGS = [item for item in Standing if item is not Standing.NONE]
+
+
+def test_a_pause_before_the_commit_is_no_time_to_send_in() -> None:
+    """The process stood still between asking for the time and reading its own clock: it sees `send_by` as passed.
+
+    Requirements: E2, E5
+    """
+    process = Process(Ledger())
+    asked = process.monotonic()
+    process.ledger.asked_at_seconds = asked
+    process.monotonic = lambda: asked + 60.0  # type: ignore[method-assign]
+    process.tasks.monotonic = process.monotonic
+    process.deliver(execute())
+    row = process.row()
+    assert row.send_by is not None and row.sent_at is not None
+    (job,) = process.sends
+    assert job.send_by_seconds == asked + (row.send_by - row.sent_at).total_seconds()
 
 
 def stored(status: Standing, fence: int = 3) -> EffectRow:
@@ -580,3 +609,22 @@ def test_two_copies_of_a_task_in_one_batch_are_one_attempt() -> None:
     assert len(process.sends) == 1
     process.deliver(execute(1), execute(1))
     assert len(process.sends) == 1
+
+
+def test_absence_waits_for_the_late_window_that_the_type_declares() -> None:
+    """The target may act until send_by + timeout + late window: before that a look proves nothing, after it it does.
+
+    Requirements: E3, X8
+    """
+    process = sent_once()
+    process.finish(Sent(process.sends[0], unknown("timeout")))
+    over = START + timedelta(seconds=START_SECONDS + TIMEOUT_SECONDS + LATE_SECONDS)
+    process.ledger.now = over - timedelta(seconds=0.5)
+    process.deliver(find(2))
+    (early,) = answers(process.finish(looked(process.looks[-1], FindVerdict.MISSING)))
+    assert (early.finding.verdict, early.finding.reason) == (FindVerdict.UNKNOWN, "too_early")
+    assert early.provable_at == over
+    process.ledger.now = over + timedelta(seconds=0.5)
+    process.deliver(find(3))
+    (proved,) = answers(process.finish(looked(process.looks[-1], FindVerdict.MISSING)))
+    assert proved.finding.verdict is FindVerdict.MISSING

@@ -100,6 +100,8 @@ async def test_what_is_broken_and_what_is_unknown_are_told_apart(world: WordPres
     await world.fault("delay", {"seconds": 5}, times=9, path="/page/hangs$")
     await world.fault("status", {"status": 500}, times=9, path="/page/fails$")
     await world.fault("status", {"status": 403}, times=9, path="/page/refuses$")
+    mixed = {"type": "array", "items": {"type": ["string", "integer"]}}
+    await world.tamper("acme/site", {"registered_meta": {"featured_image": {"type": "string"}, "citations": mixed}})
     meta = {"featured_image": f"{here}/page/no-image", "citations": [f"{here}/page/a", 7, f"{here}/gone/x"]}
     post = await world.post(content=content, meta=meta)
     seen = await inspected(world, post, content_sha256="0" * 64, link_timeout_seconds=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -119,6 +120,41 @@ async def test_a_command_goes_through_the_ledger(store: Store) -> None:
     assert (row.status, row.receipt) == (LedgerStatus.CONFIRMED, receipt)
     assert [tuple(record) for record in attempts] == [(job.attempt.attempt_id, "CONFIRMED", False)]
     assert [record["subject"] for record in posted] == ["trueup.evt.adapter.alpha.receipt.acme"]
+
+
+UNSTORABLE: dict[str, Any] = {
+    "NUL": "a\x00b",
+    "lone surrogate": "a\ud800b",
+    "lone surrogate in a key": {"\udfff": 1, "x\x00": 2},
+    "NaN": float("nan"),
+    "Infinity": [float("inf"), float("-inf")],
+    "beyond every number": 10**400,
+    "deep": json.loads("[" * 500 + "]" * 500),
+    "long": "x" * 2_000_000,
+    "no JSON at all": {"bytes": b"\xff", "set": {1}},
+}
+
+
+@pytest.mark.parametrize("name", UNSTORABLE)
+async def test_a_result_that_no_database_takes_is_no_reason_to_send_again(store: Store, name: str) -> None:
+    """What the target said is made storable, in every place where it may stand; the effect that happened is kept.
+
+    Requirements: I1, T3
+    """
+    worker = Worker(store)
+    await worker.deliver(execute(1, now=await now_of(store)))
+    (job,) = worker.jobs
+    assert isinstance(job, SendJob)
+    said = UNSTORABLE[name]
+    outcome = confirmed({"id": 7, "said": said}, external_resource_id="7\x00", external_version="v\udfff")
+    (receipt,) = receipts(await worker.finish(Sent(job, outcome)))
+    async with store.transaction() as tx:
+        (row,) = await tx.effects(["cmd_1"])
+    assert row.status is LedgerStatus.CONFIRMED and row.receipt == receipt
+    assert receipt.result is not None and receipt.result["id"] == 7
+    assert (receipt.result.get("left_out") == ["said"]) == (name == "long"), "half a value is no value"
+    await worker.deliver(execute(1, now=await now_of(store)))
+    assert len(worker.jobs) == 1
 
 
 async def test_two_workers_with_the_same_task_send_once(store: Store) -> None:

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 from tests.adapters.worlds import WordPressWorld, open_world
 
-from trueup_adapters.systems.wordpress.commands import COMMANDS, CreateDraft
+from trueup_adapters.core.receipt import RESULT_BYTES_MAX
+from trueup_adapters.systems.wordpress.commands import COMMANDS, PREVIOUS_BYTES_MAX, CreateDraft
 from trueup_adapters.systems.wordpress.site import Post, exact_sha256, marked, marker, text_sha256
 from trueup_common.contracts.compare import same
 from trueup_common.contracts.pointer import fill, take
@@ -61,7 +62,7 @@ async def on_post(world: WordPressWorld, target: Any, command_type: str, post_id
 
 async def posts(world: WordPressWorld) -> dict[int, dict[str, Any]]:
     """The world's own documents."""
-    return {int(key): post for key, post in world.sandbox.store.documents("wordpress.post/acme").items()}
+    return await world.posts()
 
 
 async def writes(world: WordPressWorld) -> int:
@@ -136,6 +137,31 @@ async def test_meta_that_the_site_would_lose_is_refused_before_sending(
     assert (outcome.error_class, outcome.error_code) == (ErrorClass.PERMANENT, "meta_unregistered")
     assert name in (outcome.error_detail or "")
     assert await writes(world) == 0
+
+
+@pytest.mark.parametrize(
+    ("registered", "value", "status"),
+    [
+        ({"type": "object"}, {"a": 1}, "meta_unregistered"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": 1}, "meta_unregistered"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": "x"}, None),
+        ({"type": "object", "additionalProperties": True}, {"a": {"b": [1, "x"]}}, None),
+        ({"type": ["object", "string"]}, {"a": 1}, "meta_unregistered"),
+        ({"type": "string"}, {"a": 1}, "meta_unregistered"),
+        ({"type": "string"}, '{"a": 1}', None),
+    ],
+)
+async def test_meta_fits_what_the_site_registered(
+    world: WordPressWorld, target: Any, registered: dict[str, Any], value: Any, status: str | None
+) -> None:
+    """Requirements: X5. An object is closed unless its registration opens it; several types at once are none at all."""
+    await world.tamper("acme/site", {"registered_meta": {"json_ld": registered}})
+    made = await bench(world, target, CREATE, meta={"json_ld": value})
+    outcome = await made.perform()
+    assert outcome.error_code == status
+    assert await writes(world) == (0 if status else 1)
+    if status is None:
+        assert (await posts(world))[outcome.result["post_id"]]["meta"] == {"json_ld": value}
 
 
 async def test_a_site_without_meta_takes_a_draft_without_meta(world: WordPressWorld, target: Any) -> None:
@@ -287,6 +313,23 @@ async def test_an_update_can_be_undone_from_its_receipt(world: WordPressWorld, t
     own = (marker(made.operation.command_id), marker(undo.operation.command_id))
     assert after["content"] == marked(before["content"], own)
     assert (await made.find()).verdict is FindVerdict.CONFIRMED, "the marker of the first operation is still there"
+
+
+async def test_what_a_receipt_cannot_hold_is_not_replaced(world: WordPressWorld, target: Any) -> None:
+    """A post too large to be put back is a person's, before anything is sent: its update could not be undone.
+
+    Requirements: S1, S4
+    """
+    made = await bench(world, target, UPDATE)
+    post_id = made.operation.payload["post_id"]
+    large = "<p>" + "x" * PREVIOUS_BYTES_MAX + "</p>"
+    await world.tamper(f"acme/{post_id}", {"content": large})
+    current = (await posts(world))[post_id]["modified_gmt"]
+    again = await on_post(world, target, UPDATE, post_id=post_id, content="<p>Neu</p>", expected_modified_gmt=current)
+    outcome = await again.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "too_large_to_undo")
+    assert (await posts(world))[post_id]["content"] == large
+    assert PREVIOUS_BYTES_MAX < RESULT_BYTES_MAX
 
 
 async def test_an_update_of_the_title_keeps_the_content(world: WordPressWorld, target: Any) -> None:

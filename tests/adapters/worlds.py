@@ -155,6 +155,10 @@ class WordPressWorld(SandboxWorld):
         document: dict[str, Any] = (await self.tamper("acme/new", values))["post"]
         return document
 
+    async def posts(self) -> dict[int, dict[str, Any]]:
+        """The world's own documents."""
+        return {int(key): post for key, post in self.sandbox.store.documents("wordpress.post/acme").items()}
+
     async def case(self, command_type: str) -> Case:
         """What the command acts on."""
         self.write_method = {"wordpress.trash_post": "DELETE", "wordpress.inspect_post": "GET"}.get(

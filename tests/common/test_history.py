@@ -104,3 +104,23 @@ def test_a_part_of_a_chain_is_verified_from_where_it_starts() -> None:
     assert history.verify(events[1:], prev_hash=events[0].hash, first_seq=2) is None
     assert history.verify(events[1:], prev_hash=events[1].hash, first_seq=2) is not None
     assert history.verify(events[1:]) is not None
+
+
+def test_a_gap_with_a_link_is_still_a_gap() -> None:
+    """A forger who leaves an event out and links its neighbours anew cannot hide the number that is missing.
+
+    Requirements: L4
+    """
+    first = chain([{}])[0]
+    third = history.append(
+        workflow_id="wf_1",
+        tenant="acme",
+        seq=3,
+        prev_hash=first.hash,
+        type="OperationMoved",
+        occurred_at=T0,
+        recorded_at=T0,
+        actor="orchestrator",
+        payload={},
+    )
+    assert history.verify([first, third]) == "event 2 is missing (found 3)"

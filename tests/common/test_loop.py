@@ -21,7 +21,7 @@ from trueup_common.runtime.host import FAILURES_MAX, Loop, Unprocessable
 from trueup_common.runtime.mail import MailTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
 from trueup_common.runtime.tables import mail_tables
-from trueup_common.runtime.timers import Relay
+from trueup_common.runtime.timers import RELAY_AGE_SECONDS, Relay
 
 CONSUMER = next(consumer for consumer in CONSUMERS if consumer.durable == "orchestrator-events")
 
@@ -379,3 +379,49 @@ async def test_a_message_without_a_usable_subject_never_enters_the_outbox(databa
     with pytest.raises(ValueError, match="subject"):
         async with store.transaction() as tx:
             await tx.post([Outgoing(replace(event("odd"), subject="trueup.evt.x.*"))])
+
+
+async def relayed(store: SqlStore[MailTransaction], database: Database) -> list[str]:
+    """What the relay takes once time has passed; it counts as published from here."""
+    async with database.connection() as connection:
+        await connection.execute("UPDATE outbox_unsent SET created_at = created_at - interval '10 s'")
+    async with store.transaction() as tx:
+        ids = [message.id for message in await tx.unsent(RELAY_AGE_SECONDS, 100)]
+        await tx.mark_sent(ids)
+    return ids
+
+
+async def test_a_row_that_commits_late_under_a_lower_number_is_relayed(database: Database) -> None:
+    """A slow transaction took its number first and commits last: the relay, which is past that number, takes it too.
+
+    Requirements: M1, M2
+    """
+    store = SqlStore(database, MailTransaction)
+    async with store.transaction() as slow:
+        await slow.post([Outgoing(event("late"))])
+        async with store.transaction() as quick:
+            await quick.post([Outgoing(event("early"))])
+        assert await relayed(store, database) == ["early"]
+    assert await rows(database, "SELECT message_id FROM outbox ORDER BY id") == ["late", "early"]
+    assert await relayed(store, database) == ["late"]
+    assert await relayed(store, database) == []
+
+
+async def test_mail_that_nobody_confirmed_is_never_purged(database: Database) -> None:
+    """However old it is: only what was published may go, and then it does.
+
+    Requirements: M2
+    """
+    store = SqlStore(database, MailTransaction)
+    async with store.transaction() as tx:
+        await tx.post([Outgoing(event("kept")), Outgoing(event("gone"))])
+        await tx.mark_sent(["gone"])
+    async with database.connection() as connection:
+        await connection.execute("UPDATE outbox SET created_at = created_at - interval '1 day'")
+    async with store.transaction() as tx:
+        assert await tx.purge(3600, 3600, 100) == 1
+    assert await rows(database, "SELECT message_id FROM outbox") == ["kept"]
+    async with store.transaction() as tx:
+        await tx.mark_sent(["kept"])
+        assert await tx.purge(3600, 3600, 100) == 1
+    assert await rows(database, "SELECT count(*) FROM outbox") == [0]

@@ -4,6 +4,7 @@ a newer one."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -242,6 +243,14 @@ async def test_batches_in_opposite_order_do_not_wait_for_each_other_for_ever(lab
         batches = (MARKS.inserting(part, absent_only=True) for part in (fresh, fresh[::-1]))
         await asyncio.gather(*(put(lab, batch) for batch in batches))
     assert {row.version for row in (await things(lab)).values()} == {8} and len(await marks(lab)) == 320
+
+
+def test_updates_name_their_rows_in_key_order() -> None:
+    """The order in which an update takes its locks never depends on the order in which a batch met its rows."""
+    wanted = [f"{number:02}" for number in range(20)]
+    written = THINGS.updating([Thing(id=name) for name in reversed(wanted)])
+    assert written is not None
+    assert [row["id"] for row in json.loads(written.arguments[0])] == wanted
 
 
 async def test_a_session_that_the_batch_meets_can_be_repeated(lab: Database) -> None:

@@ -233,7 +233,7 @@ def test_every_command_has_an_example_and_its_exit_codes() -> None:
     root: Any = get_command(app)
     commands = {**root.commands, **root.commands["clock"].commands}
     del commands["clock"]
-    names = "up down status token capability submit watch history migrate settings advance console"
+    names = "up down status token capability submit watch history migrate settings advance console restart"
     assert set(names.split()) <= set(commands)
     for name, command in commands.items():
         assert command.epilog and command.epilog.startswith("Example: "), name

@@ -229,7 +229,7 @@ async def test_the_connections_document_opens_every_system_for_every_tenant(hand
         assert created.status_code == 201
         reader = hands.client(item["base_url"], (item["read_username"], item["read_password"]))
         assert (await reader.get(f"{POSTS}/{created.json()['id']}?context=edit")).status_code == 200
-        assert (await reader.post(POSTS, json={"title": "t"})).status_code == 403
+        assert (await reader.delete(f"{POSTS}/{created.json()['id']}")).status_code == 403
 
 
 def test_the_connections_document_follows_a_fixed_control_port() -> None:

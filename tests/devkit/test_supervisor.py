@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from trueup_common.contracts.topology import SERVICES
-from trueup_devkit import plane
+from trueup_devkit import plane, rolling
 from trueup_devkit.children import StartError, process_is_alive
 from trueup_devkit.plan import Plan, PlanError, parse_replicas
 from trueup_devkit.plane import AlreadyRunningError
@@ -153,6 +153,42 @@ def test_a_killed_service_comes_back_and_is_counted(shared: Plane) -> None:
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"orchestrator"}
     assert "TRUEUP_CRASH_AT" not in shared.told("orchestrator")
+
+
+def test_processes_are_restarted_one_after_the_other(shared: Plane) -> None:
+    """Whoever is asked to go drains and is ready again before the next one is asked; all others stay as they are.
+
+    Requirements: D5
+    """
+    before, drained = shared.pids(), shared.diary.read_text().split() if shared.diary.exists() else []
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        assert all(process.ready for process in shared.folder.live_state().processes), line
+
+    order = rolling.restart(shared.folder, ["gateway", "adapters-2"], tell)
+    assert order == ["gateway", "gateway-2", "adapters-2"] == [line.partition(":")[0] for line in told]
+    assert shared.diary.read_text().split()[len(drained) :] == order
+    after = shared.pids()
+    assert {name for name in before if before[name] != after[name]} == set(order)
+
+
+def test_only_service_processes_of_this_plane_are_restarted(shared: Plane) -> None:
+    """A store is none of them, and an unknown name ends nothing."""
+    before = shared.pids()
+    assert rolling.chosen(shared.folder.running_state(), []) == [
+        name for name in before if rolling.service_of(name) in SERVICES
+    ]
+    for name in ("postgres", "nobody"):
+        done = subprocess.run(
+            [sys.executable, "-m", "trueup_devkit.cli", "restart", name, "--state-dir", str(shared.path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2 and "gateway-2" in done.stderr
+    assert shared.pids() == before
 
 
 @pytest.mark.parametrize("name", ["postgres", "nats", "sandbox"])

@@ -195,3 +195,17 @@ def test_only_what_left_nothing_in_the_world_lets_go() -> None:
     assert free == {"FAILED", "CANCELLED", "CONFLICT", "RESOLVED"}
     assert is_free(OperationState.SUCCESS, CompensationState.COMPENSATED)
     assert not is_free(OperationState.SUCCESS, CompensationState.COMPENSATION_UNKNOWN)
+
+
+def test_a_key_stands_for_one_request() -> None:
+    """Another fingerprint under an accepted key is refused, whether the key was accepted before or in this batch.
+
+    Requirements: I2
+    """
+    other = submission(1, fingerprint="other")
+    (stored,) = decide([other], known({"cap": standing("cap", 2)}, (EDGE,)))
+    first, second = decide([submission(), other], known({"cap": standing("cap", 2)}))
+    assert isinstance(first, Accepted)
+    for verdict in (stored, second):
+        assert isinstance(verdict, Refused)
+        assert (verdict.problem.status, verdict.problem.slug) == (422, "idempotency-key-reused")

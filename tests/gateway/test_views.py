@@ -125,6 +125,38 @@ def test_a_batch_keeps_the_newest_of_each_object(order: list[int], more: list[in
     ]
     views = projection.element_views([changes[number] for number in (*order, *more)])
     assert [view.version for view in views] == [3]
+    cases = [case_told(number) for number in range(4)]
+    told = [cases[number] for number in (*order, *more)]
+    assert [view.state_version for view in projection.command_views(told)] == [3]
+    assert [view.state_version for view in projection.case_views(told)] == [3]
+
+
+def case_told(version: int) -> projection.CaseTold:
+    """One operation of one case, as it stood at a version."""
+    instance = {
+        "workflow_id": "w",
+        "tenant": "acme",
+        "subject": "agent:a",
+        "definition": "command",
+        "object_type": "wordpress",
+        "object_id": "post/1",
+        "status": "RUNNING",
+        "state_version": version,
+        "created_at": "2026-03-01T12:00:00Z",
+        "deadline_at": "2026-03-01T13:00:00Z",
+    }
+    operation = {
+        "command_id": "c",
+        "tenant": "acme",
+        "workflow_id": "w",
+        "command_type": "wordpress.a",
+        "target_system": "wordpress",
+        "idempotency_key": "k",
+        "state": "RUNNING",
+        "state_version": version,
+        "created_at": "2026-03-01T12:00:00Z",
+    }
+    return projection.read_case({"instance": instance, "operations": [operation]})
 
 
 async def test_a_case_shows_vector_obligations_and_wait(gateway: EdgeUnderTest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -458,3 +458,37 @@ def test_a_sound_proposal_is_granted() -> None:
     )
     standing = Facts(MANDATE, DECISION, False, PUBLISH, None, True, POLICY.sha256, 1, approval=row)
     assert isinstance(mint(pivot, standing, now=NOW, real=real_now(), ask=ask), GrantClaims)
+
+
+def test_effects_are_counted_once_each() -> None:
+    """A new forward effect counts, another attempt of a counted one does not, and the last one allowed is the last.
+
+    Requirements: G5, L3
+    """
+    asked = request_of(_CARRIED, WORKFLOW, DRAFT.type)
+    own = asked.task.operation.command_id
+    used = frozenset(command_id(WORKFLOW, "used", number) for number in range(MANDATE.effects_max - 1))
+    facts = Facts(MANDATE, DECISION, False, DRAFT, None, True, POLICY.sha256, 1, effects=used)
+    assert counts(asked, facts)
+    assert isinstance(mint(asked, facts, now=NOW, real=real_now(), ask=ask), GrantClaims)
+    again = replace(facts, effects=used | {own})
+    assert not counts(asked, again)
+    assert isinstance(mint(asked, again, now=NOW, real=real_now(), ask=ask), GrantClaims)
+    full = replace(facts, effects=used | {command_id(WORKFLOW, "used", 99)})
+    assert counts(asked, full)
+    assert isinstance(mint(asked, full, now=NOW, real=real_now(), ask=ask), Refusal)
+
+
+def test_an_answer_with_errors_permits_nothing() -> None:
+    """An engine that says Allow beside an error has not said Allow.
+
+    Requirements: G2, G5
+    """
+    facts = Facts(MANDATE, DECISION, False, DRAFT, None, True, POLICY.sha256, 1)
+    asked = request_of(_CARRIED, WORKFLOW, DRAFT.type)
+
+    def failing(question: Question) -> Answer:
+        return Answer(True, ("permit",), ("a forbid could not be evaluated",))
+
+    found = mint(asked, facts, now=NOW, real=real_now(), ask=failing)
+    assert isinstance(found, Refusal) and found.check == "policy"

@@ -9,9 +9,11 @@ from tests.orchestrator.cases import (
     BARE,
     NOW,
     PAGE,
+    TERMS,
     At,
     Story,
     declaration,
+    observation,
     receipt,
     settlement,
     start_case,
@@ -27,12 +29,14 @@ from trueup_common.contracts.states import (
     Findability,
     FindVerdict,
     OperationState,
+    ProbeVerdict,
     ReceiptStatus,
     RiskLevel,
 )
 from trueup_common.contracts.task import ExecuteTask, RunningAttempt
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.decide import Beaten, Cancel, Dispatch, Due
+from trueup_orchestrator.core.launch import AcceptanceGrant
 from trueup_orchestrator.core.start import covers
 
 S = OperationState
@@ -111,10 +115,19 @@ def test_unverified_elements_stay_owed_until_observed() -> None:
     assert (story.case.instance.status, story.case.instance.owed) == ("CLOSED", [])
 
 
-def test_a_read_back_that_differs_is_not_verified() -> None:
+@pytest.mark.parametrize("seen", [None, "publish", "unknown"])
+def test_a_read_back_that_differs_is_not_verified(seen: str | None) -> None:
+    """No read-back, another value, or a read that says nothing: the element stays owed until it is observed.
+
+    Requirements: X6
+    """
+    read = () if seen is None else (observation(seen),)
+    if seen == "unknown":
+        read = (observation("draft", verdict=ProbeVerdict.UNKNOWN),)
     story = Story().wait(1)
-    story.hear(receipt(story.row, CONFIRMED, observations=()))
-    assert story.case.instance.status == "VERIFYING"
+    story.hear(receipt(story.row, CONFIRMED, observations=read))
+    assert (story.state, story.case.instance.status) == (S.SUCCESS, "VERIFYING")
+    assert [item["element"] for item in story.case.instance.owed] == ["site.status"]
 
 
 def test_overdue_verification_gets_an_owner_and_a_new_deadline() -> None:
@@ -438,6 +451,29 @@ def test_two_effects_of_one_operation_are_told_to_a_person() -> None:
     assert story.case.obligations[0].envelope["failure_code"] == "effects_duplicated"
 
 
+@pytest.mark.parametrize(("seconds", "kinds"), [(16.0, []), (60.0, ["needs_review"])])
+def test_an_attempt_that_overslept_its_late_window_may_have_acted_beside_the_second_one(
+    seconds: float, kinds: list[str]
+) -> None:
+    """A process stood still inside its last write; the operation was proved absent, sent again, and succeeded. Then the
+    first attempt says that it was under way all the time. A word that was only slow to arrive proves nothing.
+
+    Requirements: E2, E3, Q4
+    """
+    story = Story().wait(1)
+    first, late_until = story.row.fence, NOW + timedelta(seconds=16)
+    story.wait(40).hear(Due())
+    story.hear(settlement(story.row, FindVerdict.MISSING, fence=2))
+    story.wait(20).hear(Due()).hear(Dispatch(2))
+    assert story.row.fence > first
+    story.hear(receipt(story.row, CONFIRMED))
+    assert (story.state, story.kinds) == (S.SUCCESS, [])
+    own_word = receipt(story.row, UNKNOWN, None, "timeout", fence=first, late_until=late_until)
+    story.hear(own_word.evolve(ended_at=NOW + timedelta(seconds=seconds)))
+    assert (story.state, story.case.instance.status, story.kinds) == (S.SUCCESS, "CLOSED", kinds)
+    assert all(item.envelope["failure_code"] == "effects_duplicated" for item in story.case.obligations)
+
+
 def test_a_late_confirmation_after_failure_is_not_swallowed() -> None:
     """Requirements: Q4"""
     story = Story().wait(1)
@@ -645,3 +681,96 @@ def test_an_attempt_settled_by_looking_keeps_what_was_known_of_it() -> None:
     assert story.state is S.SUCCESS
     (attempt,) = story.row.attempts
     assert (attempt["state"], attempt["ended_at"], attempt["error_code"]) == ("CONFIRMED", ended_at, "connection_lost")
+
+
+def test_several_effects_are_no_success_whatever_the_verdict_says() -> None:
+    """A confirmation that counted two candidates is a person's: one of them is one too many.
+
+    Requirements: E3, Q4
+    """
+    story = Story().wait(1)
+    story.hear(receipt(story.row, UNKNOWN, None, "timeout"))
+    story.hear(settlement(story.row, FindVerdict.CONFIRMED, candidates=2))
+    assert (story.state, story.row.error_code, story.kinds) == (S.NEEDS_REVIEW, "effects_duplicated", ["needs_review"])
+
+
+def test_the_grant_of_acceptance_is_for_the_first_attempt_only() -> None:
+    """However long it lives, a later attempt asks for a grant of its own.
+
+    Requirements: G5
+    """
+    story = Story(start_case(grant_expires_at=NOW + timedelta(hours=1))).wait(1)
+    assert story.sent("ExecuteTask") or story.decisions[0].outgoing[0].message.type == "ExecuteTask"
+    story.hear(receipt(story.row, REJECTED, TRANSIENT, "unavailable"))
+    story.wait(20).hear(Due())
+    story.hear(Dispatch(2, AcceptanceGrant("grant", NOW + timedelta(hours=1))))
+    assert (story.row.proposed, story.row.fence) == (True, 2)
+    assert (len(story.sent("GrantRequest")), story.sent("ExecuteTask")) == (1, [])
+
+
+def test_an_identity_is_kept_while_its_effect_may_stand() -> None:
+    """What a person still has to find out keeps its business identity; what failed for good lets go of it.
+
+    Requirements: I2
+    """
+    unknown = Story().wait(1)
+    unknown.hear(receipt(unknown.row, UNKNOWN, None, "timeout"))
+    unknown.hear(settlement(unknown.row, FindVerdict.UNKNOWN))
+    assert (unknown.state, unknown.row.identity) == (S.NEEDS_REVIEW, "who")
+    failed = Story(start_case(2)).wait(1)
+    failed.hear(receipt(failed.row, REJECTED, PERMANENT, "forbidden"))
+    assert (failed.state, failed.row.identity) == (S.FAILED, None)
+
+
+def test_absence_is_not_believed_against_an_attempt_that_landed() -> None:
+    """One attempt is known to have landed and a look finds nothing: a person decides, nothing is sent again.
+
+    Requirements: E2, E3
+    """
+    story = Story().wait(1)
+    story.hear(receipt(story.row, UNKNOWN, None, "timeout"))
+    story.hear(receipt(story.row, CONFIRMED, fence=0))
+    story.hear(settlement(story.row, FindVerdict.MISSING))
+    assert (story.state, story.row.error_code, story.kinds) == (
+        S.NEEDS_REVIEW,
+        "evidence_contradicts",
+        ["needs_review"],
+    )
+
+
+@pytest.mark.parametrize("end", ["failed", "undecided", "orphan"])
+def test_every_exception_has_an_owner_and_a_deadline_from_its_first_second(end: str) -> None:
+    """Whatever kind it is: the owner of exceptions has it, and its deadline is one SLA from now.
+
+    Requirements: Q4, P3
+    """
+    story = Story().wait(1)
+    if end == "failed":
+        story.hear(receipt(story.row, REJECTED, PERMANENT, "forbidden"))
+    elif end == "undecided":
+        story.hear(receipt(story.row, UNKNOWN, None, "timeout"))
+        story.hear(settlement(story.row, FindVerdict.UNKNOWN))
+    else:
+        story.wait(60).hear(Due())
+    (owed,) = story.case.obligations
+    due = owed.opened_at + timedelta(seconds=TERMS.exception_sla_seconds)
+    assert (owed.owner, owed.opened_at, owed.deadline_at) == (TERMS.exception_owner, story.at.business, due)
+
+
+def test_a_beat_of_an_older_attempt_renews_nothing() -> None:
+    """A stale worker that comes back keeps no lease alive, and starts nothing.
+
+    Requirements: E5
+    """
+    story = Story().wait(1)
+    stale = RunningAttempt(command_id=story.row.command_id, tenant="acme", fence=0)
+    story.hear(Beaten(stale, "adapters-0", story.at.real))
+    assert story.state is S.DISPATCHING
+    own = RunningAttempt(command_id=story.row.command_id, tenant="acme", fence=1)
+    story.hear(Beaten(own, "adapters-1", story.at.real))
+    expires = story.row.lease_expires_at
+    assert expires is not None
+    story.wait((expires - story.at.real).total_seconds() - 1).hear(Beaten(stale, "adapters-0", story.at.real))
+    assert (story.row.lease_expires_at, story.row.lease_owner) == (expires, "adapters-1")
+    story.wait(2).hear(Due())
+    assert story.state is S.ORPHAN_SUSPECTED

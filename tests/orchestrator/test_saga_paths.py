@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
-from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus
+from trueup_common.contracts.declaration import Mapping
+from trueup_common.contracts.events import ApprovalDecided
+from trueup_common.contracts.pointer import ValueFrom
+from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus, ReceiptStatus
 from trueup_common.contracts.task import RunningAttempt
 from trueup_orchestrator.core.decide import Beaten
 
@@ -68,6 +71,18 @@ def test_failure_before_the_pivot_undoes_in_reverse() -> None:
     assert run.row("draft").compensation_state == "COMPENSATED"
     run.succeed("archive:undo")
     assert run.status is InstanceStatus.COMPENSATED and sum(run.world.standing.values()) == 0
+
+
+def test_a_clock_that_is_set_back_does_not_turn_the_order_of_undoing() -> None:
+    """Sequences come from a clock; within one case a later dispatch stays the later one, whatever the clock says.
+
+    Requirements: S4
+    """
+    run = Run(FLAGSHIP)
+    run.sequence = -1000
+    run.succeed("archive").succeed("draft").decide("approve", "rejected")
+    assert run.row("draft").dispatch_sequence > run.row("archive").dispatch_sequence
+    assert run.has("draft:undo") and not run.has("archive:undo")
 
 
 def test_failure_after_the_pivot_goes_forward() -> None:
@@ -528,3 +543,62 @@ def test_who_decides_on_stale_operations_loses_the_race() -> None:
     run.wait(24).hear(beat(1), row.command_id)
     assert len(run.history) == before[1] and run.row("a").lease_expires_at != before[2], "only the lease moved"
     assert run.case.instance.state_version == before[0] + 1
+
+
+def test_what_a_person_must_find_out_keeps_the_way_back_closed() -> None:
+    """Cancelled while nobody knows what became of one step: nothing is undone beside it.
+
+    Requirements: S3
+    """
+    run = Run(document(make("a"), make("b", needs=["a"]), make("c", needs=["b"])))
+    run.succeed("a").doubt("b", landed=True).settle("b", FindVerdict.UNKNOWN)
+    assert run.row("b").state == "NEEDS_REVIEW" and run.status is InstanceStatus.HUMAN_TAKEOVER
+    run.control("cancel")
+    assert run.direction == "backward" and not run.has("a:undo") and not run.has("b:undo")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.kinds == ["needs_review"]
+
+
+def test_what_was_there_before_is_not_undone() -> None:
+    """A compensation that holds only for what this operation created leaves everything else alone.
+
+    Requirements: S4
+    """
+    only = Mapping(
+        command_type="site.unmake",
+        payload={"ref": ValueFrom(pointer="/receipt/ref")},
+        only_if=ValueFrom(pointer="/receipt/created"),
+    )
+    declarations = {**DECLARATIONS, "site.make": command("make", EffectClass.COMPENSABLE, compensation=only)}
+    for created, undone in ((None, False), (False, False), (True, True)):
+        run = Run(document(make("a"), approval()), declarations=declarations)
+        said = run.receipt(run.row("a"), ReceiptStatus.CONFIRMED)
+        run.world.apply(run.row("a"))
+        run.hear(said.evolve(result={"ref": "r", **({} if created is None else {"created": created})}))
+        run.decide("approve", "rejected")
+        assert run.has("a:undo") is undone
+        if not undone:
+            assert run.status is InstanceStatus.COMPENSATED and run.row("a").compensation_state == "NONE"
+
+
+def test_an_answer_to_an_earlier_question_moves_nothing() -> None:
+    """Only the approval that the step waits for now decides it, also where the content is the same.
+
+    Requirements: S6
+    """
+    run = Run(FLAGSHIP).succeed("archive").succeed("draft")
+    state = run.step("approve")
+    run.tell(
+        ApprovalDecided(
+            approval_id="apr_of_an_earlier_round",
+            workflow_id=run.case.instance.workflow_id,
+            tenant="acme",
+            step_id="approve",
+            outcome="approved",
+            reviewer="operator:ann",
+            content_sha256=state["content_sha256"],
+            decision_id="dec_1",
+            decided_at=run.at.business,
+        )
+    )
+    assert run.events[-1] == "LateApprovalReceived"
+    assert run.status is InstanceStatus.WAITING and not run.has("publish")

@@ -4,65 +4,79 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
+from pathlib import Path
 
-from tests.simulation.run import TABLES, TRACE_LINES, Result, Summary, cell, run_seed, run_seeds
+from tests.simulation.chaos import SAGA_THEMES, THEMES
+from tests.simulation.pool import run_on_all_cores
+from tests.simulation.report import all_covered, lines_of, replay
+from tests.simulation.run import TRACE_LINES, Result, Summary, run_seed
+from trueup_devkit.evidence import write_page
+
+INTRO = """
+The real handlers, cores, loops, relays and timers of all five services, two replicas each, run over a simulated
+network, stores and outside world in which one number picks every interleaving and every fault. Invariants are judged
+after every commit and at every first byte that leaves; then everything outside is healed, and every case must come to
+its end or to a person with a deadline, with each intended effect in the world exactly once.
+"""
 
 
-def _coverage(summary: Summary, name: str, table: object) -> None:
-    cells = [cell(key) for key in table]  # type: ignore[attr-defined]
-    used = summary.coverage.get(name, {})
-    missing = [name for name in cells if not used.get(name)]
-    print(
-        f"{name} table: {len(cells) - len(missing)} of {len(cells)} cells used; unused: {', '.join(missing) or 'none'}"
-    )
-
-
-def _progress(summary: Summary, result: Result) -> None:
-    if result.violation is not None:
+def _progress(summary: Summary, added: Summary) -> None:
+    for result in added.failed:
         print(f"seed {result.seed} FAILED: {result.violation}", flush=True)
     if summary.seeds % 100 == 0:
         rate = summary.seeds / summary.seconds
         print(f"{summary.seeds} seeds, {len(summary.failed)} failed, {rate:.1f} seeds/s", flush=True)
 
 
-def _show(result: Result, lines: int) -> None:
-    print(
-        f"\ntrace of seed {result.seed}: {result.violation}\n  (trace {result.trace_hash}, last {lines} of its lines)"
-    )
+def _show(result: Result, lines: int, again: str) -> None:
+    print(f"\nseed {result.seed}: {result.violation}\n  once more, step by step: {again}")
+    print(f"  (trace {result.trace_hash}, last {lines} of its lines)")
     for line in result.trace[-lines:]:
         print(f"  {line}")
 
 
-def main() -> int:
-    """Run and report."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests.simulation", description="deterministic simulation of the whole plane")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--jobs", type=int, default=None, help="how many processes (all cores)")
     parser.add_argument("--lines", type=int, default=TRACE_LINES, help="lines of trace to show for a failing seed")
     parser.add_argument("--show", type=int, default=3, help="how many failing seeds to show")
     parser.add_argument("--trace", action="store_true", help="show the whole trace of the first seed and stop")
     parser.add_argument("--sagas", action="store_true", help="workflows in every seed, not in every second one")
-    arguments = parser.parse_args()
+    parser.add_argument("--theme", choices=(*THEMES, *SAGA_THEMES), help="the same misfortunes for every seed")
+    parser.add_argument("--write", type=Path, help="write the report to this page too")
+    return parser
+
+
+def main() -> int:
+    """Run and report."""
+    arguments = _parser().parse_args()
     sagas = True if arguments.sagas else None
     if arguments.trace:
-        result = run_seed(arguments.first, sagas=sagas)
+        result = run_seed(arguments.first, arguments.theme, sagas=sagas)
         print("\n".join(result.trace))
-        print(result.violation or "no violation", dict(result.ends))
+        print(result.violation or "no violation", dict(result.ends), f"trace {result.trace_hash}")
         return 1 if result.violation else 0
-    summary = run_seeds(arguments.first, arguments.seeds, _progress, sagas=sagas)
+    summary = run_on_all_cores(
+        arguments.first, arguments.seeds, _progress, jobs=arguments.jobs, theme=arguments.theme, sagas=sagas
+    )
     for result in summary.failed[: arguments.show]:
-        _show(result, arguments.lines)
-    print(f"\nends: {dict(summary.ends.most_common())}")
-    print(f"checks: {dict(summary.checks.most_common())}")
-    print(f"ends of workflows: {dict(summary.coverage['ends'].most_common())}")
-    print(f"history: {dict(summary.coverage['events'].most_common())}")
-    for name, modules in TABLES.items():
-        _coverage(summary, name, modules[0].TABLE)
-    rate = summary.seeds / summary.seconds if summary.seconds else 0.0
-    print(f"{summary.seeds} seeds in {summary.seconds:.1f} s: {rate * 60:.0f} a minute, {summary.steps} steps")
+        _show(result, arguments.lines, replay(result.seed, arguments.theme, sagas))
+    lines = lines_of(summary)
+    print("\n" + "\n".join(lines))
+    if arguments.write is not None:
+        more = [item for item in sys.argv[1:] if item not in ("--write", str(arguments.write))]
+        command = shlex.join(["python", "-m", "tests.simulation", *more, "--write", str(arguments.write)])
+        write_page(arguments.write, "Simulation", command, INTRO, lines)
     failed = [result.seed for result in summary.failed]
-    print(json.dumps({"seeds": summary.seeds, "failed": failed, "seconds": round(summary.seconds, 2)}))
+    seconds = round(summary.seconds, 2)
+    rate = round(summary.seeds / summary.seconds * 60) if summary.seconds else 0
+    missing = {item.name: list(item.missing) for item in all_covered(summary) if item.missing}
+    told = {"seeds": summary.seeds, "failed": failed, "seconds": seconds, "seeds_per_minute": rate}
+    print(json.dumps({**told, "faults": summary.injected.total(), "transitions_missing": missing}))
     return 1 if failed else 0
 
 

@@ -134,11 +134,12 @@ class SimulatedBackground:
     async def _run(self, job: Job) -> None:
         await STEP
         tenant, system = tenant_and_system(job)
-        target = WorldTarget(self._world, Connection(tenant=tenant, system=system))
+        target = WorldTarget(self._world, Connection(tenant=tenant, system=system), self._process.clock)
         finished = await self._perform(target, job)
         faults = self._world.faults
-        if self._engine.chance(faults.slow_look if isinstance(job, LookJob) else faults.slow_worker):
-            await Sleep(12.0 * self._engine.random.random())  # what it saw grows old in its hands
+        held = faults.slow_look if isinstance(job, LookJob) else faults.slow_worker
+        if self._engine.strikes("answer held by a slow worker", held):
+            await Sleep(faults.slow_worker_seconds * self._engine.random.random())  # what it saw grows old in its hands
         self._jobs[system].put(
             FinishedMessage(
                 id=job_id(job),
@@ -156,9 +157,9 @@ class SimulatedBackground:
         engine = self._engine
         if isinstance(job, ProbeJob):
             try:
-                return Probed(job, await Bounded(engine, probe(job, target, engine.real), 30.0))
+                return Probed(job, await Bounded(engine, probe(job, target, self._process.clock), 30.0))
             except TimeoutError:
-                return Probed(job, unread(job, "timeout", engine.real()))
+                return Probed(job, unread(job, "timeout", self._process.clock()))
         timeout_seconds = job.declaration.timeout_seconds
         if isinstance(job, LookJob):
             try:
@@ -198,7 +199,7 @@ class SimulatedBackground:
                     system=row.system,
                     slots={row.tenant: SLOTS},
                     running=(running,),
-                    at=engine.real(),
+                    at=process.clock(),
                 )
             )
         engine.call_later(BEAT_SECONDS, lambda: self._announce(name))

@@ -23,6 +23,8 @@ class BusFaults:
     lost_confirmation: float = 0.0
     """Arrived, not confirmed."""
     lost_progress: float = 0.0
+    doubled: float = 0.0
+    """Stored twice, as after the duplicate window."""
     duplicate: float = 0.0
     """Delivered once more although it was settled."""
     lost_ack: float = 0.0
@@ -90,6 +92,8 @@ class FakeBus:
         self.engine = engine
         self.faults = BusFaults()
         self.down_until = 0.0
+        self.full_until = 0.0
+        """Until when the streams are at their limit: what is published is refused, nothing is dropped."""
         self.resets = 0
         self.streams = {stream.name: StreamState(stream, engine.real()) for stream in STREAMS}
         consumers = [*CONSUMERS, *(task_consumer(system) for system in systems)]
@@ -135,17 +139,19 @@ class FakeBus:
         stream.last_seq += 1
         self.published_count += 1
         self.on_stored(message)
+        copies = 2 if self.engine.strikes("message stored twice", self.faults.doubled) else 1
         for consumer in hearing:
-            entry = Entry(message)
-            consumer.unsettled[id(entry)] = entry
-            self._offer(consumer, entry)
+            for _ in range(copies):
+                entry = Entry(message)
+                consumer.unsettled[id(entry)] = entry
+                self._offer(consumer, entry)
 
     def _offer(self, consumer: ConsumerState, entry: Entry) -> None:
         faults = self.faults
         slow = faults.slow.get(consumer.consumer.durable)
-        if slow is not None and self.engine.chance(0.5):
+        if slow is not None and self.engine.strikes("delivery delayed", 0.5):
             self.engine.call_later(slow * self.engine.random.random(), lambda: ready(consumer, entry))
-        elif self.engine.chance(faults.delay):
+        elif self.engine.strikes("delivery delayed", faults.delay):
             self.engine.call_later(faults.delay_seconds * self.engine.random.random(), lambda: ready(consumer, entry))
         else:
             ready(consumer, entry)
@@ -198,13 +204,13 @@ class SimulatedDelivery:
     async def ack(self) -> None:
         """Settle it, if the ack gets through."""
         engine, faults = self._bus.engine, self._bus.faults
-        if engine.chance(faults.lost_ack) or not self._bus.connected:
+        if engine.strikes("ack lost", faults.lost_ack) or not self._bus.connected:
             await STEP
             return
         if not engine.chance(0.8):
             await STEP
         self._settle()
-        if engine.chance(faults.duplicate):
+        if engine.strikes("delivered again after its ack", faults.duplicate):
             again = Entry(self._entry.message)
             self._consumer.unsettled[id(again)] = again
             engine.call_later(engine.between(0.0, 5.0), lambda: ready(self._consumer, again))
@@ -252,6 +258,8 @@ class SimulatedSource:
         batch = []
         for _ in range(count):
             index = engine.below(len(consumer.ready)) if bus.faults.reorder else 0
+            if index:
+                engine.injected["delivered out of order"] += 1
             entry = consumer.ready.pop(index)
             entry.pending = True
             entry.deliveries += 1
@@ -268,7 +276,8 @@ class SimulatedSource:
         consumer = self._consumer
 
         def expired() -> None:
-            if entry.pending and entry.deliveries == deliveries:
+            if entry.pending and entry.deliveries == deliveries and not entry.settled:
+                self._bus.engine.injected["delivered again without an ack"] += 1
                 ready(consumer, entry)
 
         self._bus.engine.call_later(consumer.ack_wait_seconds, expired)
@@ -295,11 +304,14 @@ class SimulatedPublisher:
                 continue
             if not engine.chance(0.7):
                 await STEP
-            if not bus.connected or engine.chance(faults.lost_publish):
+            if engine.now < bus.full_until:
+                engine.injected["publish refused by a full stream"] += 1
+                continue
+            if not bus.connected or engine.strikes("publish lost", faults.lost_publish):
                 engine.note(f"publish lost {message.type} {message.id}")
                 continue
             bus.store(message)
-            if engine.chance(faults.lost_confirmation):
+            if engine.strikes("confirmation lost", faults.lost_confirmation):
                 engine.note(f"confirmation lost {message.type} {message.id}")
                 continue
             self.confirmed.append(message.id)
@@ -309,7 +321,7 @@ class SimulatedPublisher:
 
     def _progress(self, item: Outgoing) -> None:
         engine, bus = self.bus.engine, self.bus
-        if not bus.connected or engine.chance(bus.faults.lost_progress):
+        if not bus.connected or engine.strikes("core message lost", bus.faults.lost_progress):
             return
         message, process, incarnation = item.message, self.process, self.process.incarnation
 

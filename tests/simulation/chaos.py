@@ -6,7 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.simulation.bus import BusFaults
+from tests.simulation.crashing import KINDS
+from tests.simulation.documents import BEFORE, PIVOTS
 from tests.simulation.engine import Engine, Process
+from tests.simulation.memory import StoreFaults
+from tests.simulation.world import WorldFaults
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.events import ApprovalDecided
@@ -22,8 +27,10 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.4
 """Share of seeds with a theme."""
-SAGA_THEMES: Final = ("undo", "impatient")
-THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar")
+SAGA_THEMES: Final = ("undo", "impatient", "forward")
+THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar", "word", "stale", "deaf", "vandals")
+ALONE: Final = frozenset({"liar", "word", "deaf", "forward"})
+"""Themes whose point is lost among many other misfortunes: mostly they come alone."""
 
 
 @dataclass(slots=True)
@@ -35,6 +42,10 @@ class Profile:
     """Mean seconds between strokes of one kind."""
     crash_point: float = 0.0
     ack_wait_seconds: float = 30.0
+    pivotal: bool = False
+    """True where every workflow has a pivot."""
+    meddling: float = 0.0
+    """How likely an operator cancels, pauses or resumes when they look at a case."""
 
 
 def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool = False) -> Profile:
@@ -52,6 +63,7 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     bus.lost_confirmation = some(0.4, 0.3)
     bus.lost_progress = some(0.5, 0.9)
     bus.duplicate = some(0.5, 0.3)
+    bus.doubled = some(0.2, 0.3)
     bus.lost_ack = some(0.4, 0.3)
     bus.delay = some(0.5, 0.5)
     bus.delay_seconds = 0.2 if pick() < 0.5 else 12.0 * pick()
@@ -68,6 +80,7 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     world.unavailable = some(0.3, 0.5)
     world.permanent = some(0.2, 0.3)
     world.business = some(0.15, 0.3)
+    world.locked_out = some(0.15, 0.3)
     world.no_access = some(0.3, 0.6)
     world.unproven = some(0.3, 0.8)
     world.lag = some(0.4, 0.8)
@@ -80,13 +93,19 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     world.slow_look = some(0.25, 0.9)
     world.vandal = some(0.3, 1.0)
     profile.crash_point = some(0.3, 0.02)
+    if pick() < 0.15:
+        for process in plane.processes:
+            process.ahead_seconds = (0.0, 0.0, 300.0, -300.0)[engine.below(4)]
+            engine.injected["a replica's own clock five minutes off"] += process.ahead_seconds != 0
     profile.ack_wait_seconds = (30.0, 2.0, 6.0)[engine.below(3)]
     for kind, probability, fastest in (
         ("crash", 0.6, 1.0),
         ("pause", 0.5, 1.5),
         ("bus_down", 0.2, 8.0),
+        ("full", 0.15, 8.0),
         ("empty", 0.12, 10.0),
         ("jump", 0.25, 6.0),
+        ("set_back", 0.15, 6.0),
         ("vandal", 0.3, 4.0),
         ("revoke", 0.08, 10.0),
         ("freeze", 0.1, 8.0),
@@ -98,6 +117,7 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
+    profile.meddling = 0.25 if pick() < (0.5 if sagas else 0.25) else 0.0
     if sagas:
         world.there_already = some(0.3, 0.8)
         for kind, probability, fastest in (("jump", 0.5, 5.0), ("forge", 0.3, 4.0), ("revoke", 0.15, 8.0)):
@@ -111,8 +131,12 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
 
 def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     """Some misfortunes matter only together: a theme brings a few of them at full strength."""
-    bus, world, faults = plane.bus.faults, plane.world, plane.world.faults
     engine.note(f"theme {theme}")
+    if theme in ALONE and engine.chance(0.7):
+        plane.bus.faults, plane.world.faults, profile.strokes = BusFaults(), WorldFaults(slow_seconds=0.05), {}
+        for database in plane.databases.values():
+            database.faults = StoreFaults()
+    bus, world, faults = plane.bus.faults, plane.world, plane.world.faults
     if theme == "late":
         faults.late, faults.slow_worker, faults.slow_look, faults.slow_seconds = 0.8, 0.05, 0.7, 0.05
         faults.no_access = faults.explode = 0.0
@@ -120,22 +144,61 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     elif theme == "orphan":
         bus.slow = {f"adapters-{system}": 40.0 for system in plane.systems}
         profile.strokes["crash"] = 2.0
+        faults.slow_worker, faults.slow_worker_seconds = 0.4, 20.0
+        faults.business, faults.permanent = 0.15, 0.15
+        profile.meddling = 0.2
     elif theme == "blind":
         faults.lost_answer, faults.late, faults.no_access, faults.unproven = 0.5, 0.4, 0.4, 0.9
         faults.lag, faults.lag_seconds = 0.8, 4.0
     elif theme == "crashes":
         profile.strokes["crash"], profile.crash_point = 0.7, 0.02
+        plane.crash_favourite = tuple(KINDS)[engine.below(len(KINDS))]
     elif theme == "echo":
         bus.duplicate, bus.delay, bus.delay_seconds, bus.reorder = 0.6, 0.4, 12.0, True
         profile.ack_wait_seconds = 2.0
     elif theme == "liar":
         world.honest, faults.liar_seconds = False, 25.0
-        faults.late, faults.lag, faults.lag_seconds, faults.slow_worker = 0.6, 0.5, 25.0, 0.5
+        faults.slow_worker_seconds = 30.0
+        profile.strokes["set_ahead"] = 8.0
+        faults.late, faults.lag, faults.lag_seconds, faults.slow_worker = 0.3, 0.9, 25.0, 0.9
+        faults.lost_answer = faults.lost_request = faults.no_access = faults.unproven = 0.0
+        faults.slow_look = 0.6
+        bus.slow = {f"adapters-{system}": 12.0 for system in plane.systems}
+        bus.duplicate, profile.ack_wait_seconds = 0.6, 2.0
     elif theme == "undo":
         faults.permanent, faults.business = 0.25, 0.05
         faults.late, faults.lost_answer, faults.there_already = 0.3, 0.3, 0.5
+        profile.strokes["set_back"] = profile.strokes["vandal"] = 5.0
+        faults.vandal = 0.5
     elif theme == "impatient":
         profile.strokes["jump"], profile.strokes["forge"] = 2.0, 6.0
+    elif theme == "word":  # attempts speak for themselves after somebody else looked
+        if engine.chance(0.6):
+            bus.slow = {"reconciler-events": 40.0}
+        else:
+            bus.slow, faults.slow_look = {"orchestrator-events": 12.0, "reconciler-events": 30.0}, 0.5
+        faults.slow_worker, faults.slow_worker_seconds, faults.no_access = 0.8, 25.0, 0.6
+        faults.business, faults.permanent, faults.rate_limited, faults.lost_answer = 0.2, 0.25, 0.3, 0.2
+    elif theme == "deaf":  # word of attempts comes when their leases are gone, and nobody settles meanwhile
+        bus.slow = {"orchestrator-events": 40.0, "reconciler-events": 60.0}
+        faults.business, faults.permanent, faults.rate_limited, faults.lost_answer = 0.2, 0.2, 0.2, 0.3
+        faults.no_access = faults.lost_request = faults.refused = 0.0
+        profile.meddling = 0.3
+    elif theme == "vandals":
+        faults.vandal, faults.rewrite, profile.strokes["vandal"] = 0.9, 0.3, 1.5
+    elif theme == "forward":  # all goes well until the pivot, and badly after it
+        spares = engine.chance(0.5)
+        faults.spared = frozenset(BEFORE) | frozenset(PIVOTS if spares else ())
+        faults.rate_limited, faults.permanent, faults.lost_answer, faults.ambiguous = 0.4, 0.1, 0.3, 0.8
+        faults.lost_request, faults.refused, faults.late, faults.no_access = 0.5, 0.0, 0.0, 0.0
+        if spares:
+            faults.rate_limited, faults.permanent = 0.6, 0.15
+        bus.slow, profile.pivotal = {}, True
+        for kind in ("jump", "crash", "outage", "stall", "database_down", "revoke", "freeze"):
+            profile.strokes.pop(kind, None)
+    elif theme == "stale":  # workers that were thought dead come back
+        bus.lost_progress, faults.slow_seconds = 0.0, 3.9
+        profile.strokes["pause"], profile.strokes["stall"] = 1.5, 10.0
     else:
         faults.refused, faults.rate_limited, faults.unavailable, faults.lost_answer = 0.3, 0.3, 0.3, 0.3
 
@@ -162,28 +225,36 @@ class Strokes:
 
         self.engine.call_later(mean * 2 * self.engine.random.random(), strike)
 
+    def _struck(self, kind: str, note: str) -> None:
+        self.engine.injected[kind] += 1
+        self.engine.note(note)
+
     def crash(self) -> None:
         """A process dies between two steps."""
-        self.plane.crash(self._any())
+        process = self._any()
+        if process.alive:
+            self.engine.injected["crash between any two steps"] += 1
+        self.plane.crash(process)
 
     def pause(self) -> None:
         """A process stands still (and comes back with stale memories)."""
         process = self._any()
         seconds = self.engine.between(0.2, 4.0) if self.engine.chance(0.6) else self.engine.between(4.0, 25.0)
         process.paused_until = max(process.paused_until, self.engine.now + seconds)
-        self.engine.note(f"PAUSE {process.name} for {seconds:.1f} s")
+        self._struck("a replica stands still and comes back", f"PAUSE {process.name} for {seconds:.1f} s")
 
     def stall(self) -> None:
         """Everything of ours stands still while the world goes on (a suspended machine)."""
         seconds = self.engine.between(2.0, 30.0)
         for process in self.plane.processes:
             process.paused_until = max(process.paused_until, self.engine.now + seconds)
-        self.engine.note(f"STALL for {seconds:.1f} s")
+        self._struck("everything stands still and comes back", f"STALL for {seconds:.1f} s")
 
     def outage(self) -> None:
         """All replicas of one service are gone for a while."""
         service = self._any().service
         seconds = self.engine.between(2.0, 25.0)
+        self._struck("all replicas of a service gone", f"OUTAGE of {service}")
         for process in self.plane.processes:
             if process.service == service:
                 self.plane.crash(process, seconds)
@@ -193,22 +264,40 @@ class Strokes:
         databases = list(self.plane.databases.values())
         database = databases[self.engine.below(len(databases))]
         database.down_until = self.engine.now + self.engine.between(0.5, 15.0)
-        self.engine.note(f"DATABASE of {database.service} down")
+        self._struck("database gone", f"DATABASE of {database.service} down")
 
     def bus_down(self) -> None:
         """The broker is away."""
         self.plane.bus.down_until = self.engine.now + self.engine.between(0.5, 8.0)
-        self.engine.note("BUS down")
+        self._struck("broker gone", "BUS down")
+
+    def full(self) -> None:
+        """The streams are at their limit: they refuse, and drop nothing."""
+        self.plane.bus.full_until = self.engine.now + self.engine.between(0.5, 8.0)
+        self.engine.note("BUS full")
 
     def empty(self) -> None:
         """A stream is lost and made anew."""
+        self.engine.injected["stream emptied"] += 1
         self.plane.bus.empty(STREAMS[self.engine.below(len(STREAMS))].name)
 
     def jump(self) -> None:
         """Business time jumps ahead."""
         seconds = self.engine.between(1.0, 60.0) if self.engine.chance(0.7) else self.engine.between(60.0, 5000.0)
         self.engine.offset += seconds
-        self.engine.note(f"CLOCK +{seconds:.0f} s")
+        self._struck("business clock jumps ahead", f"CLOCK +{seconds:.0f} s")
+
+    def set_back(self) -> None:
+        """The databases' clock is set back, business time with it; nothing may happen twice or too early for that."""
+        seconds = self.engine.between(0.1, 3.0) if self.engine.chance(0.5) else self.engine.between(3.0, 40.0)
+        self.engine.set_back(seconds)
+        self._struck("database clock jumps back", f"CLOCK -{seconds:.1f} s")
+
+    def set_ahead(self) -> None:
+        """The databases' clock is set ahead: then even a late window that passed may not have."""
+        seconds = self.engine.between(1.0, 30.0)
+        self.engine.set_back(-seconds)
+        self._struck("database clock jumps ahead", f"CLOCK set ahead by {seconds:.1f} s")
 
     def vandal(self) -> None:
         """A stranger changes things."""
@@ -220,6 +309,7 @@ class Strokes:
         if mandates:
             row = mandates[self.engine.below(len(mandates))]
             kind, name = (("mandate", row.mandate_id), ("decision", row.decision_id))[self.engine.below(2)]
+            self.engine.injected["authority revoked"] += 1
             self.plane.govern(GovernanceEntry(kind=f"revoked_{kind}", id=name, epoch=2))
 
     def freeze(self) -> None:
@@ -228,12 +318,14 @@ class Strokes:
         undoing = self.engine.chance(0.3)
         scope = FreezeScope(system=system, compensation=undoing)
         entry = GovernanceEntry(kind="freeze", id=f"frz{'c' if undoing else ''}_{system}", epoch=2, scope=scope)
+        self.engine.injected["effects frozen"] += 1
         self.plane.govern(entry)
         self.engine.call_later(self.engine.between(1.0, 12.0), lambda: self.plane.lift(entry))
 
     def stale(self) -> None:
         """One process no longer hears of governance."""
         name = self._any().name
+        self._struck("governance unheard", f"STALE {name}")
         self.plane.stale.add(name)
         self.engine.call_later(self.engine.between(1.0, 10.0), lambda: self.plane.stale.discard(name))
 
@@ -260,7 +352,7 @@ class Strokes:
         )
         for database in self.plane.databases.values():
             database.poison.add(message.id)
-        self.engine.note(f"POISON on {subject}")
+        self._struck("poison message", f"POISON on {subject}")
         self.plane.poisons += 1
         self.plane.bus.store(message)
 
@@ -282,7 +374,7 @@ class Strokes:
             decision_id="dec_none",
             decided_at=self.engine.business(),
         )
-        self.engine.note(f"FORGED {row.approval_id}")
+        self._struck("forged approval", f"FORGED {row.approval_id}")
         self.plane.bus.store(
             Message(
                 id=name,

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.simulation.engine import Crash
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
 
+LIKELY: Final = 0.15
+"""How likely a process dies at the kind of crash point that a seed favours."""
+
+KINDS: Final = {
+    "fetched": "after a fetch",
+    "before_commit": "before a commit",
+    "committed": "between commit and publication",
+    "published": "between publication and ack or mark",
+    "acked": "after the ack",
+    "before_send": "between the commit of SENT and the first byte",
+    "target_acted": "between the answer and its receipt",
+}
+"""What the last part of a crash point's name says."""
+
 
 class SimulatedCrashPoints:
     """Named crash points: any of them may be the last."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, prefix: str = "") -> None:
         self.plane = plane
+        self.prefix = prefix
 
     def reach(self, point: str) -> None:
         """Pass, or die here."""
-        self.plane.coverage["points"][point] += 1
-        if self.plane.engine.chance(self.plane.crash_point):
+        plane, point = self.plane, self.prefix + point
+        plane.coverage["points"][point] += 1
+        if plane.crash_point <= 0.0:
+            return
+        end = point.rsplit(".", 1)[-1]
+        if plane.engine.chance(LIKELY if end == plane.crash_favourite else plane.crash_point):
+            plane.engine.injected[f"crash {KINDS[end]}"] += 1
+            plane.coverage["crashes"][point] += 1
             raise Crash(point)

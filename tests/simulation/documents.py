@@ -100,26 +100,38 @@ def _needs(rng: random.Random, step: dict[str, Any], before: list[str]) -> None:
         step["needs"] = rng.sample(before, k=rng.randint(0, min(2, len(before))))
 
 
-def composed(rng: random.Random) -> list[dict[str, Any]]:
-    """What can be undone first, then perhaps a pivot that needs all of it, then what goes on forwards."""
+def composed(rng: random.Random, *, pivotal: bool = False) -> list[dict[str, Any]]:
+    """What can be undone first, then perhaps (`pivotal`: surely) a pivot that needs all of it, then what goes on."""
     steps: list[dict[str, Any]] = []
-    for number in range(rng.randint(1, 4)):
+    for number in range(rng.randint(1, 2 if pivotal else 4)):
         step = _any(rng, f"s{number}", BEFORE)
         _needs(rng, step, [item["id"] for item in steps])
         _turns(rng, step)
         steps.append(step)
     if rng.random() < 0.15:
         steps += _asking_again(rng, len(steps))
-    if rng.random() < 0.75:
+    if pivotal or rng.random() < 0.75:
         pivot = rng.choice(PIVOTS)
         if pivot == "alpha.release":
             steps.append({**_approval(rng, "approve"), "needs": [item["id"] for item in steps]})
         steps.append({**_command(rng, "pivot", pivot), "needs": [item["id"] for item in steps]})
-        for number in range(rng.randint(0, 3)):
+        if rng.random() < (0.7 if pivotal else 0.4):
+            steps.append(_beside(rng, steps[-1]))
+        for number in range(rng.randint(1 if pivotal else 0, 3)):
             step = {**_any(rng, f"after{number}", AFTER), "needs": ["pivot"]}
             _turns(rng, step)
             steps.append(step)
     return steps
+
+
+def _beside(rng: random.Random, pivot: dict[str, Any]) -> dict[str, Any]:
+    """A step that runs beside the pivot; whatever becomes of it, nothing is undone for it."""
+    step = {**_command(rng, "beside", rng.choice(("beta.notify", "beta.reserve"))), "needs": list(pivot["needs"])}
+    if step["command"] == "beta.notify":  # cannot be taken back, so the pivot must not turn the case either
+        pivot["on"] = {"failed": "takeover", "exhausted": "takeover"}
+    if rng.random() < 0.6:
+        step["retry"] = {"attempts_max": 1}
+    return step
 
 
 def _asking_again(rng: random.Random, number: int) -> list[dict[str, Any]]:
@@ -156,13 +168,14 @@ def faults_of(document: WorkflowDocument) -> list[Fault]:
     return faults(document, BY_TYPE)
 
 
-@lru_cache(maxsize=NUMBERS)
-def legal(number: int) -> WorkflowDocument:
+@lru_cache(maxsize=2 * NUMBERS)
+def legal(number: int, *, pivotal: bool = False) -> WorkflowDocument:
     """A document that passes the linter."""
-    rng = random.Random(f"document {number}")
-    make = composed if number % 3 else thrown
+    name = f"{'pivotal' if pivotal else 'flow'}-{number}"
+    rng = random.Random(f"document {name}")
     while True:
-        document = document_of(rng, f"flow-{number}", make(rng))
+        steps = composed(rng, pivotal=pivotal) if pivotal or number % 3 else thrown(rng)
+        document = document_of(rng, name, steps)
         has_effect = any(step.command is not None for step in document.steps)
         if has_effect and not faults_of(document):
             return document

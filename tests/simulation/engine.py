@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Coroutine, Generator
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -95,7 +96,14 @@ class Process:
         self.alive = False
         self.incarnation = 0
         self.paused_until = 0.0
+        self.ahead_seconds = 0.0
+        """How far this machine's own clock is ahead; business and leases must not depend on it."""
         self.tasks: list[Task] = []
+
+    def clock(self) -> datetime:
+        """This machine's own clock."""
+        real = self.engine.real()
+        return real + timedelta(seconds=self.ahead_seconds) if self.ahead_seconds else real
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> Task:
         """Run a coroutine beside the others."""
@@ -131,6 +139,11 @@ class Engine:
         self.random = random.Random(seed)
         self.now = 0.0
         self.offset = 0.0
+        self.step_back_seconds = 0.0
+        """By how much the databases' clock was set back in all; 0 where it never was."""
+        self.step_ahead_seconds = 0.0
+        self.injected: Counter[str] = Counter()
+        """How often each kind of fault struck."""
         self.steps = 0
         self.runnable: list[Task] = []
         self.heap: list[tuple[float, int, Any, int]] = []
@@ -145,12 +158,25 @@ class Engine:
     # time
 
     def real(self) -> datetime:
-        """Real time."""
+        """Real time, as the databases' clock tells it."""
         at, value = self._real
         if at != self.now:
-            value = EPOCH + timedelta(seconds=self.now)
+            value = EPOCH + timedelta(seconds=self.told_seconds)
             self._real = (self.now, value)
         return value
+
+    @property
+    def told_seconds(self) -> float:
+        """Real time as a number of seconds."""
+        return self.now - self.step_back_seconds + self.step_ahead_seconds
+
+    def set_back(self, seconds: float) -> None:
+        """The databases' clock is set back (negative: set ahead)."""
+        if seconds >= 0:
+            self.step_back_seconds += seconds
+        else:
+            self.step_ahead_seconds -= seconds
+        self._real = (-1.0, EPOCH)
 
     def business(self) -> datetime:
         """Business time."""
@@ -161,6 +187,13 @@ class Engine:
     def chance(self, probability: float) -> bool:
         """True with this probability; draws only where there is doubt."""
         return probability > 0.0 and self.random.random() < probability
+
+    def strikes(self, kind: str, probability: float) -> bool:
+        """True where a fault of this kind happens now; counted."""
+        if probability > 0.0 and self.random.random() < probability:
+            self.injected[kind] += 1
+            return True
+        return False
 
     def below(self, bound: int) -> int:
         """A number in [0, bound)."""

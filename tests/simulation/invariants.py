@@ -10,8 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.memory import Change, MemoryDatabase
+from tests.simulation.moves import moved
 from tests.simulation.saga_invariants import SagaJudge
-from tests.simulation.verdict import demand
+from tests.simulation.verdict import P3, demand, demand_p3
 from tests.simulation.world import Effect
 from trueup_common.contracts.adapter import Call
 from trueup_common.contracts.events import CaseAnswered
@@ -35,6 +36,10 @@ IN_FLIGHT: Final = frozenset({S.DISPATCHING, S.RUNNING})
 UNDECIDED: Final = frozenset({S.OUTCOME_UNKNOWN, S.ORPHAN_SUSPECTED, S.RECONCILING})
 GOVERNED_WITHIN_SECONDS: Final = 8.0
 """Within how many seconds a revocation or freeze stops new effects: watch delay, start window and send window."""
+SEEN_LATE: Final = frozenset({"effects_duplicated"})
+"""What may be found out of a case that has ended: an attempt that was held up inside its last write may have a twin."""
+BROKEN_WORD: Final = frozenset({"effect_after_failure", "landed_after_cancel"})
+"""The same in a world that breaks its word."""
 INTENT: Final = (
     "tenant",
     "workflow_id",
@@ -57,8 +62,17 @@ class Judge:
         self.granted: dict[tuple[str, int], float] = {}
         """(operation, fence) → until when (real) the gateway granted it."""
         self.committed_sent: dict[tuple[str, int], Any] = {}
+        self.send_until: dict[tuple[str, int], float] = {}
+        """(operation, fence) → until when (simulated seconds, less what clocks were set back) its first byte may leave."""
+        self.taken_over: dict[str, dict[str, int]] = {}
+        """Case → the fences of its operations when a person took it over."""
         self._chain: dict[str, tuple[int, str]] = {}
         self._caused: dict[tuple[str, str], int] = {}
+
+    def hold(self, phrase: P3, holds: bool, text: str) -> None:
+        """Demand one of the invariants by name, and count it."""
+        self.checks[phrase] += 1
+        demand_p3(phrase, holds, text)
 
     # commits
 
@@ -86,28 +100,28 @@ class Judge:
         name = after.command_id
         if before is not None:
             if before.state in SETTLED:
-                demand(after.state is before.state, f"{name}: {before.state} became {after.state}")
-            for column in INTENT:
-                same = getattr(before, column) == getattr(after, column)
-                demand(same, f"{name}: the intent changed its {column}")
+                self.hold(P3.FINAL, after.state is before.state, f"{name}: {before.state} became {after.state}")
+            changed = [column for column in INTENT if getattr(before, column) != getattr(after, column)]
+            self.hold(P3.INTENT, not changed, f"{name}: the intent changed its {changed}")
+            if after.cancel_requested and not before.cancel_requested and after.state is before.state:
+                self.plane.coverage["marked"][f"{after.state} × cancel"] += 1  # only marked: it may be out
+            moved(self.plane, "compensation", before.compensation_state, after.compensation_state)
             demand(after.fence >= before.fence, f"{name}: the fence fell from {before.fence} to {after.fence}")
             demand(after.attempt_count >= before.attempt_count, f"{name}: attempts were forgotten")
             if before.state in PERSONS:
                 demand(after.state is before.state, f"{name}: {before.state} moved to {after.state} without a person")
         if after.state in IN_FLIGHT:
-            demand(after.lease_expires_at is not None, f"{name}: {after.state} without a lease")
+            leased = after.lease_expires_at is not None and after.lease_owner is not None
+            self.hold(P3.LEASE, leased, f"{name}: {after.state} without a lease")
             demand(after.start_by is not None, f"{name}: {after.state} without start_by")
-        if after.state is S.RETRY_PENDING:
-            demand(after.wake_at is not None, f"{name}: RETRY_PENDING without a timer")
+        if after.state is S.RETRY_PENDING or after.state in UNDECIDED:
+            self.hold(P3.WAIT, after.wake_at is not None, f"{name}: {after.state} without a timer")
         if after.state is S.QUEUED:
             waits = after.wake_at is not None or after.lease_expires_at is not None
-            demand(waits, f"{name}: QUEUED without a timer")
-        if after.state in UNDECIDED:
-            demand(after.wake_at is not None, f"{name}: {after.state} without a reminder")
+            self.hold(P3.WAIT, waits, f"{name}: QUEUED without a timer")
         if after.state is S.SUCCESS:
-            demand(bool(after.result_reference), f"{name}: SUCCESS without a receipt")
-        demand(after.deadline_at is not None, f"{name}: no deadline")
-        self.plane.coverage["states"][after.state.value] += 1
+            self.hold(P3.RECEIPT, bool(after.result_reference), f"{name}: SUCCESS without a receipt")
+        self.hold(P3.WAIT, after.deadline_at is not None, f"{name}: no deadline")
         self.checks["operation"] += 1
 
     def instance(self, change: Change) -> None:
@@ -115,7 +129,11 @@ class Judge:
         before, after = change.before, change.after
         demand(after is not None, "an instance was deleted")
         if before is not None and before.status in INSTANCE_TERMINAL:
-            demand(after.status is before.status, f"{after.workflow_id}: {before.status} became {after.status}")
+            same = after.status is before.status
+            self.hold(P3.FINAL, same, f"{after.workflow_id}: {before.status} became {after.status}")
+        moved(self.plane, "status of a case", before.status if before is not None else "none", after.status)
+        if before is not None:
+            moved(self.plane, "direction of a case", before.direction, after.direction)
         if after.status in INSTANCE_TERMINAL:
             demand(after.closed_at is not None, f"{after.workflow_id}: {after.status} without closed_at")
             owes = after.owed and after.status is not InstanceStatus.SAFE_STOPPED
@@ -126,8 +144,8 @@ class Judge:
     def obligation(self, change: Change) -> None:
         """An obligation of the orchestrator or the reconciler."""
         row = change.after
-        demand(bool(row.owner), f"{row.obligation_id}: no owner")
-        demand(row.deadline_at is not None, f"{row.obligation_id}: no deadline")
+        owned = bool(row.owner) and row.deadline_at is not None
+        self.hold(P3.OWNER, owned, f"{row.obligation_id}: no owner or no deadline")
         if change.before is not None and change.before.status == "closed":
             demand(row.status == "closed", f"{row.obligation_id}: opened again")
         self.checks["obligation"] += 1
@@ -135,8 +153,8 @@ class Judge:
     def exception(self, change: Change) -> None:
         """An exception of the planner."""
         row = change.after
-        demand(bool(row.owner), f"{row.exception_id}: no owner")
-        demand(row.deadline_at is not None, f"{row.exception_id}: no deadline")
+        owned = bool(row.owner) and row.deadline_at is not None
+        self.hold(P3.OWNER, owned, f"{row.exception_id}: no owner or no deadline")
         self.checks["exception"] += 1
 
     def history(self, change: Change) -> None:
@@ -168,18 +186,27 @@ class Judge:
             sent_again = status == "SENT" and after.sends_count != before.sends_count
             open_before = before.status.value in ("SENT", "UNKNOWN")
             demand(not (sent_again and open_before), f"{name}: sent again on {before.status.value}")
+        moved(self.plane, "status in the ledger", before.status if before is not None else "none", after.status)
         if status == "CONFIRMED":
-            demand(after.receipt is not None, f"{name}: CONFIRMED without a receipt")
+            self.hold(P3.RECEIPT, after.receipt is not None, f"{name}: CONFIRMED without a receipt")
+        operation = self.plane.operation(name)
+        if operation is not None:
+            same = (operation.payload_sha256, operation.idempotency_key) == (after.payload_sha256, after.idempotency_key)
+            self.hold(P3.INTENT, same, f"{name}: the ledger holds another intent")
         if status == "SENT":
+            self.hold(P3.GRANT, bool(after.grant_id), f"{name}: SENT without a grant")
             for column in ("send_by", "late_until", "attempt_id", "look_at"):
                 demand(getattr(after, column) is not None, f"{name}: SENT without {column}")
             self.committed_sent[name, after.sent_fence] = after
-        self.plane.coverage["ledger"][status] += 1
+            if before is None or before.sent_fence != after.sent_fence:
+                left = (after.send_by - after.sent_at).total_seconds()
+                engine = self.plane.engine
+                self.send_until[name, after.sent_fence] = engine.now + left - engine.step_back_seconds
         self.checks["effect"] += 1
 
     def settlement(self, change: Change) -> None:
         """A settlement: a wait with a deadline."""
-        demand(change.after.deadline_at is not None, "a settlement without a deadline")
+        self.hold(P3.WAIT, change.after.deadline_at is not None, "a settlement without a deadline")
         self.checks["settlement"] += 1
 
     def _case(self, workflow: str, changes: list[Change]) -> None:
@@ -193,23 +220,29 @@ class Judge:
             for row in database.tables["obligation"].rows.values()
             if row.workflow_id == workflow and row.status == "open"
         ]
+        seen_late = SEEN_LATE if self.plane.world.honest else SEEN_LATE | BROKEN_WORD
+        done = [row for row in owing if row.envelope.get("failure_code") not in seen_late]
+        if instance.status is not InstanceStatus.HUMAN_TAKEOVER:
+            self.taken_over.pop(workflow, None)
+        elif workflow not in self.taken_over:
+            self.taken_over[workflow] = {row.command_id: row.fence for row in operations}
         demand(self._chain[workflow] == (instance.history_seq, instance.history_hash), f"{workflow}: head of history")
         self.checks["case"] += 1
         if instance.definition != "command":
-            self.sagas.case(instance, operations, owing, changes)
+            self.sagas.case(instance, operations, owing if instance.closed_at is None else done, changes)
             return
         demand(len(operations) == 1, f"{workflow}: {len(operations)} operations")
         for row in operations:
             if row.state in PERSONS:
                 demand(instance.status is InstanceStatus.HUMAN_TAKEOVER, f"{workflow}: {row.state}, {instance.status}")
             if row.state in PERSONS | UNDECIDED:
-                demand(bool(owing), f"{workflow}: {row.state} without owner and deadline")
+                self.hold(P3.OWNER, bool(owing), f"{workflow}: {row.state} without owner and deadline")
             if instance.status in INSTANCE_TERMINAL:
-                demand(not owing, f"{workflow}: {instance.status} with open obligations")
+                demand(not done, f"{workflow}: {instance.status} with open obligations")
             if instance.status is InstanceStatus.CLOSED:
                 demand(row.state is S.SUCCESS, f"{workflow}: closed with {row.state}")
         if instance.status is InstanceStatus.HUMAN_TAKEOVER:
-            demand(bool(owing), f"{workflow}: taken over by nobody")
+            self.hold(P3.OWNER, bool(owing), f"{workflow}: taken over by nobody")
 
     # the world
 
@@ -219,15 +252,21 @@ class Judge:
         row = self.committed_sent.get((name, fence))
         demand(row is not None, f"{name}: a byte left before SENT was committed")
         demand(row.attempt_id == call.attempt_id, f"{name}: sent under another attempt's name")
-        real = self.plane.engine.real()
-        demand(real <= row.send_by, f"{name}: sent after send_by")
+        engine = self.plane.engine
+        on_time = engine.now <= self.send_until[name, fence] + engine.step_back_seconds
+        demand(on_time, f"{name}: sent after send_by")
         until = self.granted.get((name, fence))
-        demand(until is not None, f"{name}: sent without a grant for fence {fence}")
-        demand(self.plane.engine.now < until + 1, f"{name}: sent under an expired grant")
-        demand(bool(row.grant_id), f"{name}: the ledger names no grant")
+        told = min(engine.now, engine.told_seconds)
+        self.hold(P3.GRANT, until is not None, f"{name}: sent without a grant for fence {fence}")
+        self.hold(P3.GRANT, told < until + 1 and bool(row.grant_id), f"{name}: sent under an expired grant")
         operation = self.plane.operation(name)
         demand(operation is not None, f"{name}: an effect without a journal row")
-        demand(operation.state not in PERSONS | SETTLED, f"{name}: a new effect while {operation.state}")
+        self.hold(P3.INTENT, call.operation.payload_sha256 == operation.payload_sha256, f"{name}: sent another intent")
+        over = operation.state in PERSONS | SETTLED
+        self.hold(P3.TAKEOVER, not over, f"{name}: a new effect while {operation.state}")
+        known = self.taken_over.get(operation.workflow_id)
+        late = known is not None and fence > known.get(name, 0)
+        self.hold(P3.TAKEOVER, not late, f"{name}: a new effect although a person has the case")
         if self._is_workflow(operation):
             self.sagas.transmitted(operation)
         governs = (
@@ -242,7 +281,8 @@ class Judge:
         )
         for key in governs:
             since = self.plane.governed_at.get(key, self.plane.engine.now)
-            demand(self.plane.engine.now - since < GOVERNED_WITHIN_SECONDS, f"{name}: a new effect in spite of {key}")
+            within = GOVERNED_WITHIN_SECONDS + engine.step_back_seconds
+            demand(engine.now - since < within, f"{name}: a new effect in spite of {key}")
         self.checks["transmitted"] += 1
 
     def _is_workflow(self, operation: Any) -> bool:

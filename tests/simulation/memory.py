@@ -164,7 +164,7 @@ class MemoryTransaction:
         self._locked: list[tuple[dict[Any, Any], Any]] = []
 
     async def __aenter__(self) -> Any:
-        if self.engine.now < self.database.down_until or self.engine.chance(self.database.faults.busy):
+        if self.engine.now < self.database.down_until or self.engine.strikes("no transaction", self.database.faults.busy):
             raise StoreBusy("simulated: no connection")
         return self
 
@@ -174,12 +174,13 @@ class MemoryTransaction:
             return
         try:
             await STEP
-            if self.engine.now < self.database.down_until or self.engine.chance(self.database.faults.busy):
+            busy = self.engine.strikes("transaction rolled back", self.database.faults.busy)
+            if busy or self.engine.now < self.database.down_until:
                 raise StoreBusy("simulated: connection lost")
             self._commit()
         finally:
             self._release()
-        if self.engine.chance(self.database.faults.lost_commit):
+        if self.engine.strikes("commit kept, answer lost", self.database.faults.lost_commit):
             self.engine.note("commit kept, answer lost")
             raise StoreBusy("simulated: connection lost during commit")
         if self.engine.chance(0.3):

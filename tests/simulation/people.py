@@ -158,8 +158,9 @@ class Starter:
 class People:
     """A reviewer, a sender of events and an operator for all cases."""
 
-    def __init__(self, plane: Plane, *, pace_seconds: float, meddling: float) -> None:
+    def __init__(self, plane: Plane, *, pace_seconds: float, meddling: float, of_workflows: bool = True) -> None:
         self.plane = plane
+        self.of_workflows = of_workflows
         self.engine: Engine = plane.engine
         self.pace_seconds = pace_seconds
         self.meddling = meddling
@@ -170,7 +171,7 @@ class People:
 
     def start(self) -> None:
         """Begin."""
-        for work in (self._review, self._send, self._operate):
+        for work in (self._review, self._send, self._operate) if self.of_workflows else (self._operate,):
             self.plane.clients.spawn(self._again(work), "person")
 
     async def _again(self, work: Any) -> None:
@@ -290,7 +291,7 @@ class People:
 
     async def _operate(self) -> None:
         cases = sorted(self.plane.databases["gateway"].rows("case_view"), key=lambda row: row.workflow_id)
-        cases = [view for view in cases if view.definition != "command" and view.status not in INSTANCE_TERMINAL]
+        cases = [view for view in cases if view.status not in INSTANCE_TERMINAL]
         if not cases:
             return
         view = cases[self.engine.below(len(cases))]

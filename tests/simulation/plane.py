@@ -20,6 +20,7 @@ from tests.simulation.engine import EPOCH, Engine, Process, SimulatedSchedule, S
 from tests.simulation.gateway_stores import GatewayMemory
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
+from tests.simulation.moves import MOVES
 from tests.simulation.world import World
 from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.handler import OutcomeHandler, Scan, TaskHandler
@@ -126,7 +127,7 @@ class Plane:
         self.engine = engine
         self.systems = SYSTEMS
         self.coverage: dict[str, Counter[str]] = {
-            name: Counter() for name in ("states", "ledger", "points", "cases", "ends", "events")
+            name: Counter() for name in ("marked", "points", "crashes", "cases", "ends", "events", *MOVES)
         }
         self.bus = FakeBus(engine, SYSTEMS)
         self.world = World(engine)
@@ -154,6 +155,8 @@ class Plane:
         self.documents: dict[str, WorkflowDocument] = {}
         self.beat_ears: dict[str, tuple[Timers, DueLoop[Any]]] = {}
         self.crash_point = 0.0
+        self.crash_favourite: str | None = None
+        """The end of the names of those crash points at which processes die often."""
         self.poisons = 0
         self.processes: list[Process] = []
         self.healed = False
@@ -287,7 +290,8 @@ class Plane:
                 name=name, store=store, tick=tick, publisher=publisher, crash=crash, interval_seconds=seconds
             )
             process.spawn(self._ticking(due, store.database), name)
-        process.spawn(self._relaying(process, Relay(store, publisher, self.bus), publisher), "relay")
+        relay = Relay(store, publisher, self.bus, SimulatedCrashPoints(self, f"{process.service}-"))  # type: ignore[arg-type]
+        process.spawn(self._relaying(process, relay, publisher), "relay")
         return store, publisher
 
     async def _ticking(self, due: DueLoop[Any], database: MemoryDatabase) -> None:
@@ -427,7 +431,7 @@ class Plane:
         """A beat reaches every orchestrator that is there, or does not."""
         for process in self.processes:
             ear = self.beat_ears.get(process.name)
-            if ear is None or not process.alive or self.engine.chance(self.bus.faults.lost_progress):
+            if ear is None or not process.alive or self.engine.strikes("core message lost", self.bus.faults.lost_progress):
                 continue
             timers, due = ear
             timers.heard(beat)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from tests.simulation.bus import BusFaults
 from tests.simulation.chaos import Strokes, draw
+from tests.simulation.coverage import TABLES, recorded
 from tests.simulation.declarations import COMMANDS
 from tests.simulation.documents import NUMBERS, legal
 from tests.simulation.engine import Engine, Process, Sleep, Violation
@@ -20,12 +21,10 @@ from tests.simulation.memory import StoreFaults
 from tests.simulation.people import People, Starter, Wanted
 from tests.simulation.plane import TENANTS, Plane, reply_to
 from tests.simulation.world import WorldFaults
-from trueup_adapters.core import effect
 from trueup_common.contracts.canonical import digest, fingerprint
+from trueup_common.contracts.ids import command_id
 from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
 from trueup_gateway.core.refusal import Refused
-from trueup_orchestrator.core import fold, operation, recovery
-from trueup_reconciler.core import element
 
 COMMANDS_MAX: Final = 4
 WORKFLOWS_MAX: Final = 3
@@ -34,15 +33,8 @@ QUIET_SECONDS: Final = 10.0
 HEAL_SECONDS_MAX: Final = 7200.0
 STEPS_MAX: Final = 400_000
 TRACE_LINES: Final = 60
-
-
-TABLES: Final[dict[str, tuple[Any, ...]]] = {
-    "operation": (operation,),
-    "effect": (effect,),
-    "element": (element,),
-    "recovery": (recovery, fold),
-}
-"""Transition tables of the services, and every module that looks into one."""
+COMMAND: Final = "command"
+"""The definition of cases that are single commands."""
 
 
 @dataclass(slots=True)
@@ -55,34 +47,13 @@ class Result:
     trace: list[str]
     steps: int
     simulated_seconds: float
+    commands: int = 0
+    workflows: int = 0
     coverage: dict[str, Counter[str]] = field(default_factory=dict)
     checks: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
-
-
-class _Recording(dict[Any, Any]):
-    """A table that counts which of its cells are used."""
-
-    def __init__(self, table: Any, name: Callable[[Any], str], counts: Counter[str]) -> None:
-        super().__init__(table)
-        self._name = name
-        self._counts = counts
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """A look-up that counts."""
-        found = super().get(key, default)
-        if found is not default:
-            self._counts[self._name(key)] += 1
-        return found
-
-    def __getitem__(self, key: Any) -> Any:
-        self._counts[self._name(key)] += 1
-        return super().__getitem__(key)
-
-
-def cell(key: tuple[Any, Any]) -> str:
-    """The name of a cell of a transition table."""
-    return f"{key[0].value} × {key[1].value}"
+    injected: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault struck."""
 
 
 @dataclass(slots=True)
@@ -113,9 +84,9 @@ class Client:
         """Ask, and ask again."""
         await Sleep(self.request.at)
         for _ in range(self.request.repeats):
-            command_id = await self._ask()
-            if command_id is not None:
-                self.answers.append(command_id)
+            answer = await self._ask()
+            if answer is not None:
+                self.answers.append(answer)
             if len(set(self.answers)) > 1:
                 raise Violation(f"one key was answered with {sorted(set(self.answers))}")
             await Sleep(self.engine.between(0.0, 6.0))
@@ -164,7 +135,7 @@ class Client:
             payload_sha256=digest(payload),
             workflow_id=f"wf_{salt}",
             saga_id=f"saga_{salt}",
-            command_id=f"cmd_{salt}",
+            command_id=command_id(f"wf_{salt}", "command", 1),
             deadline_at=self.engine.business() + timedelta(seconds=1800),
             reply_to=reply_to(process),
         )
@@ -200,9 +171,11 @@ def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]
     return requests
 
 
-def _workflows(engine: Engine, plane: Plane, chaos_seconds: float, least: int) -> list[Wanted]:
+def _workflows(
+    engine: Engine, plane: Plane, chaos_seconds: float, least: int, *, pivotal: bool = False
+) -> list[Wanted]:
     """Who wants which workflow, about few objects, so that they meet."""
-    documents = [legal(engine.below(NUMBERS)) for _ in range(1 + engine.below(2))]
+    documents = [legal(engine.below(NUMBERS), pivotal=pivotal) for _ in range(1 + engine.below(2))]
     for document in documents:
         for tenant in TENANTS:
             plane.register(tenant, document)
@@ -249,6 +222,9 @@ class Run:
         self.people: People | None = None
         if self.sagas:
             self._draw_workflows(chaos, themed=theme is not None)
+        elif self.profile.meddling:
+            pace = self.engine.between(0.5, 4.0)
+            self.people = People(self.plane, pace_seconds=pace, meddling=self.profile.meddling, of_workflows=False)
 
     def _commands(self, chaos_seconds: float, *, themed: bool) -> list[Request]:
         if self.sagas:
@@ -257,12 +233,13 @@ class Run:
 
     def _draw_workflows(self, chaos_seconds: float, *, themed: bool) -> None:
         engine = self.engine
-        for wanted in _workflows(engine, self.plane, chaos_seconds, 2 if themed else 1):
+        least = 2 if themed else 1
+        for wanted in _workflows(engine, self.plane, chaos_seconds, least, pivotal=self.profile.pivotal):
             answers: list[str] = []
             twins = ("", "b") if engine.chance(0.15) else ("",)
             self.clients += [Starter(self.plane, wanted, name, answers) for name in twins]
-        meddling = 0.25 if engine.chance(0.5) else 0.0
-        self.people = People(self.plane, pace_seconds=engine.between(1.0, 8.0), meddling=meddling)
+        pace = engine.between(0.5, 2.0) if self.profile.pivotal else engine.between(1.0, 8.0)
+        self.people = People(self.plane, pace_seconds=pace, meddling=self.profile.meddling)
 
     def go(self) -> None:
         """Chaos, healing, judgement. Raises Violation."""
@@ -299,7 +276,7 @@ class Run:
         plane.crash_point = 0.0
         faults = BusFaults()
         plane.bus.faults = faults
-        plane.bus.down_until = 0.0
+        plane.bus.down_until = plane.bus.full_until = 0.0
         plane.world.faults = WorldFaults()
         plane.stale.clear()
         for entry in list(plane.governance.values()):
@@ -328,26 +305,25 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
     `theme` prescribes its misfortunes and `sagas` whether it is about workflows; both make another run of the seed.
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in TABLES}
-    kept = [(module, module.TABLE) for modules in TABLES.values() for module in modules]
-    for name, modules in TABLES.items():
-        for module in modules:
-            module.TABLE = _Recording(module.TABLE, cell, counts[name])
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     violation = None
     run = Run(seed, theme, sagas=sagas)
     try:
-        run.go()
+        with recorded(counts):
+            run.go()
     except Violation as found:
         violation = str(found)
+    except Exception as error:  # noqa: BLE001 - the boundary: whatever fails, the seed says its number and its trace
+        violation = f"the simulation itself failed: {error!r}\n{traceback.format_exc()}"
     finally:
-        for module, table in kept:
-            module.TABLE = table
         logging.disable(disabled)
         for process in (*run.plane.processes, run.plane.clients):
             process.down()
     plane = run.plane
+    counts["operation"].update(plane.coverage["marked"])
     ends: Counter[str] = Counter(row.state.value for row in plane.databases["orchestrator"].rows("operation"))
+    instances = plane.databases["orchestrator"].rows("instance")
     return Result(
         seed=seed,
         violation=violation,
@@ -358,6 +334,9 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
         coverage={**plane.coverage, **counts},
         checks=plane.judge.checks,
         ends=ends,
+        injected=run.engine.injected,
+        commands=sum(row.definition == COMMAND for row in instances),
+        workflows=sum(row.definition != COMMAND for row in instances),
     )
 
 
@@ -369,44 +348,57 @@ class Summary:
     failed: list[Result] = field(default_factory=list)
     seconds: float = 0.0
     steps: int = 0
+    commands: int = 0
+    workflows: int = 0
+    simulated_seconds: float = 0.0
     coverage: dict[str, Counter[str]] = field(default_factory=dict)
     checks: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault struck."""
 
     def take(self, result: Result) -> None:
         """Add one seed."""
         self.seeds += 1
         self.steps += result.steps
-        self.checks.update(result.checks)
-        self.ends.update(result.ends)
-        for name, counter in result.coverage.items():
-            self.coverage.setdefault(name, Counter()).update(counter)
+        self.commands += result.commands
+        self.workflows += result.workflows
+        self.simulated_seconds += result.simulated_seconds
+        self._count(result)
         if result.violation is not None:
             self.failed.append(result)
 
+    def add(self, other: Summary) -> None:
+        """Add what others came to."""
+        self.seeds += other.seeds
+        self.steps += other.steps
+        self.commands += other.commands
+        self.workflows += other.workflows
+        self.simulated_seconds += other.simulated_seconds
+        self._count(other)
+        self.failed += other.failed
 
-def run_seeds(
-    first: int,
-    count: int,
-    progress: Callable[[Summary, Result], None] | None = None,
-    *,
-    sagas: bool | None = None,
-) -> Summary:
-    """Run seeds `first` … `first + count - 1`."""
+    def _count(self, more: Result | Summary) -> None:
+        self.checks.update(more.checks)
+        self.ends.update(more.ends)
+        self.injected.update(more.injected)
+        for name, counter in more.coverage.items():
+            self.coverage.setdefault(name, Counter()).update(counter)
+
+
+def run_seeds(first: int, count: int, *, theme: str | None = None, sagas: bool | None = None) -> Summary:
+    """Run seeds `first` … `first + count - 1` in this process."""
     summary = Summary()
     begun = time.perf_counter()
     enabled = gc.isenabled()
     gc.disable()
     try:
         for seed in range(first, first + count):
-            result = run_seed(seed, sagas=sagas)
-            summary.take(result)
-            summary.seconds = time.perf_counter() - begun
+            summary.take(run_seed(seed, theme, sagas=sagas))
             if summary.seeds % 50 == 0:
                 gc.collect()
-            if progress is not None:
-                progress(summary, result)
     finally:
         if enabled:
             gc.enable()
+    summary.seconds = time.perf_counter() - begun
     return summary

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.declarations import BY_TYPE
 from tests.simulation.memory import Change
-from tests.simulation.verdict import demand
+from tests.simulation.moves import moved
+from tests.simulation.verdict import P3, demand, demand_p3
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import (
@@ -72,6 +73,10 @@ class SagaJudge:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
 
+    def _hold(self, phrase: P3, holds: bool, text: str) -> None:
+        self.plane.judge.checks[phrase] += 1
+        demand_p3(phrase, holds, text)
+
     # rows
 
     def case(
@@ -86,6 +91,10 @@ class SagaJudge:
             self._relied_on(instance)
         self._direction(before, instance, rows)
         self._steps(instance, document, rows)
+        if before is not None and before is not instance:
+            known = {item["id"]: item["phase"] for item in before.steps}
+            for item in instance.steps:
+                moved(self.plane, "phase of a step", known[item["id"]], item["phase"])
         self._backward(instance, rows)
         for change in changes:
             if change.table == "operation":
@@ -97,10 +106,10 @@ class SagaJudge:
         moving = [row for row in rows if on_its_way(row)]
         if status is InstanceStatus.WAITING:
             wait = instance.wait or {}
-            demand(bool(wait.get("owner")) and bool(wait.get("deadline")), f"{name}: waits without owner and deadline")
-            demand(instance.wake_at is not None, f"{name}: waits without a timer")
+            owned = bool(wait.get("owner")) and bool(wait.get("deadline")) and instance.wake_at is not None
+            self._hold(P3.WAIT, owned, f"{name}: waits without owner, deadline or timer")
         if status is InstanceStatus.HUMAN_TAKEOVER and not moving:
-            demand(bool(owing), f"{name}: taken over by nobody")
+            self._hold(P3.OWNER, bool(owing), f"{name}: taken over by nobody")
         if status in INSTANCE_TERMINAL or (instance.direction != Direction.FORWARD and not instance.locked):
             held = [row for row in self.plane.databases["orchestrator"].rows("lock") if row.workflow_id == name]
             demand(not held, f"{name}: {status} and still at a lock")
@@ -120,7 +129,7 @@ class SagaJudge:
             kept = row.state in PERSONS and not (status in UNDONE and row.state is S.FAILED)
             if kept or row.state in OUT - {S.DISPATCHING, S.RUNNING}:
                 mine = [item for item in owing if item.command_id == row.command_id]
-                demand(bool(mine), f"{name}: {row.step_id} is {row.state} without owner and deadline")
+                self._hold(P3.OWNER, bool(mine), f"{name}: {row.step_id} is {row.state} without owner and deadline")
 
     def _relied_on(self, instance: InstanceRow) -> None:
         """What other cases caused for this one stands when it closes."""
@@ -235,13 +244,17 @@ class SagaJudge:
         """A row leaves `pending` once, for the reason it says."""
         before, after = change.before, change.after
         name = after.approval_id
+        moved(self.plane, "approval", before.status if before is not None else "none", after.status)
+        owned = bool(after.owner) and after.expires_at is not None
+        self._hold(P3.WAIT, owned, f"{name}: waits without owner and deadline")
         if before is None or before.status == after.status:
             return
         void = before.status == "approved" and after.status == "superseded"
         demand(before.status == "pending" or void, f"{name}: {before.status} became {after.status}")
         demand(before.content_sha256 == after.content_sha256, f"{name}: asks for other content now")
         if after.status == "expired":
-            demand(self.plane.engine.business() >= after.expires_at, f"{name}: expired too early")
+            slack = timedelta(seconds=self.plane.engine.step_back_seconds)
+            demand(self.plane.engine.business() + slack >= after.expires_at, f"{name}: expired too early")
         if after.status in ("approved", "rejected"):
             demand(after.decided_at < after.expires_at, f"{name}: decided after its time")
             demand(after.reviewer not in (None, after.requested_by), f"{name}: decided by {after.reviewer}")
@@ -249,6 +262,8 @@ class SagaJudge:
     def signal(self, change: Change) -> None:
         """What became of an event is said once; only what was held may still be accepted, or come to nothing."""
         before, after = change.before, change.after
+        told = before.disposition if before is not None else "none"
+        moved(self.plane, "event from outside", told, after.disposition)
         if before is None or before.disposition == after.disposition:
             return
         turn = (before.disposition, after.disposition)

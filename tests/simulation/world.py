@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.declarations import DECLARATIONS, TIMEOUT_SECONDS
 from tests.simulation.engine import Engine, Sleep
+from trueup_adapters.core.classify import classify_status
 from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.observation import Finding, Observation
@@ -32,7 +33,10 @@ class WorldFaults:
     unavailable: float = 0.0
     permanent: float = 0.0
     business: float = 0.0
+    locked_out: float = 0.0
+    """Writes are answered with 401 or 403."""
     no_access: float = 0.0
+    """Reads are answered with 401 or 403."""
     unproven: float = 0.0
     """Says MISSING without proof of access."""
     liar_seconds: float = 0.0
@@ -45,11 +49,14 @@ class WorldFaults:
     ambiguous: float = 0.0
     """A stranger's object looks like ours."""
     slow_worker: float = 0.0
+    slow_worker_seconds: float = 12.0
     """What an attempt came to reaches the ledger late."""
     slow_look: float = 0.0
     """What a look-up saw reaches the ledger late."""
     there_already: float = 0.0
     """What is wanted is there already, made by somebody else."""
+    spared: frozenset[str] = frozenset()
+    """Command types that nothing ever goes wrong with."""
     rewrite: float = 0.0
     vandal: float = 0.0
     """Somebody else changes the value."""
@@ -103,7 +110,7 @@ class World:
         if known and call.declaration.findability is Findability.NATIVE_KEY:
             return known[0]
         lag = 0.0
-        if engine.chance(self.faults.lag):
+        if engine.strikes("reads lag", self.faults.lag):
             lag = max(0.0, min(self.faults.lag_seconds * engine.random.random(), visible_by - engine.now))
         effect = Effect(
             operation.command_id,
@@ -112,14 +119,14 @@ class World:
             engine.now,
             engine.now + lag,
             operation.target.resource,
-            created=not engine.chance(self.faults.there_already),
+            created=not engine.strikes("there already", self.faults.there_already),
         )
         known.append(effect)
         engine.note(f"WORLD effect {operation.command_id} fence {call.fence} visible {effect.visible_at:.3f}")
         thing = self.things.setdefault((operation.tenant, operation.target.system, operation.target.resource), Thing())
         thing.before = (effect.visible_at, dict(thing.values))
         text = operation.payload["text"]
-        if engine.chance(self.faults.rewrite):
+        if engine.strikes("value rewritten", self.faults.rewrite):
             text = f"  {text}\n"
         for item in call.declaration.establishes:
             thing.values[item.element] = text
@@ -150,9 +157,12 @@ class World:
     def vandalise(self) -> None:
         """Somebody changes something behind our back."""
         for thing in self.things.values():
-            if thing.values and self.engine.chance(self.faults.vandal):
+            if thing.values and self.engine.strikes("changed by a stranger", self.faults.vandal):
                 element = sorted(thing.values)[0]
-                thing.values[element] = "changed by a stranger"
+                if self.engine.chance(0.3):
+                    del thing.values[element]
+                else:
+                    thing.values[element] = "changed by a stranger"
                 thing.version += 1
                 self.engine.note(f"WORLD vandalised {element}")
 
@@ -169,19 +179,23 @@ class World:
 class WorldTarget:
     """The Target port of one connection."""
 
-    def __init__(self, world: World, connection: Connection) -> None:
+    def __init__(self, world: World, connection: Connection, clock: Callable[[], datetime] | None = None) -> None:
         self.world = world
         self.connection = connection
+        self.clock = clock or world.engine.real
+        """The clock of the machine that reads."""
         self.timeout_seconds = TIMEOUT_SECONDS
 
     async def perform(self, call: Call) -> Outcome:
         """One transmission."""
         world, engine, faults = self.world, self.world.engine, self.world.faults
+        if call.operation.command_type in faults.spared:
+            faults = WorldFaults()
         if faults.slow_seconds:
             await Sleep(faults.slow_seconds * engine.random.random() ** 3)
-        if engine.chance(faults.refused):
+        if engine.strikes("connection refused", faults.refused):
             return rejected(ErrorClass.TRANSIENT, "connection_refused")
-        if engine.chance(faults.explode):
+        if engine.strikes("adapter failed", faults.explode):
             raise RuntimeError("simulated: the adapter fails before it sends")
         call.may_send()
         started = engine.now
@@ -191,22 +205,24 @@ class WorldTarget:
         left = lambda: max(0.0, started + call.timeout_seconds - engine.now)  # noqa: E731
         window = call.timeout_seconds + call.declaration.late_window_seconds + faults.liar_seconds
         visible_by = started + window - 0.05
-        if engine.chance(faults.rate_limited):
+        if engine.strikes("429", faults.rate_limited):
             await Sleep(0.01)
             return rejected(
                 ErrorClass.TRANSIENT, "rate_limited", external_status="429", retry_after_seconds=engine.between(0.5, 3)
             )
-        if engine.chance(faults.unavailable):
+        if engine.strikes("503", faults.unavailable):
             return rejected(ErrorClass.TRANSIENT, "unavailable", external_status="503")
-        if engine.chance(faults.permanent):
+        if engine.strikes("400", faults.permanent):
             return rejected(ErrorClass.PERMANENT, "payload_invalid", external_status="400")
-        if engine.chance(faults.business):
+        if engine.strikes("409", faults.business):
             return rejected(ErrorClass.BUSINESS, "version_conflict", external_status="409")
-        if engine.chance(faults.lost_request):
+        if engine.strikes("401 or 403 to a write", faults.locked_out):
+            return classify_status((401, 403)[engine.below(2)], {})
+        if engine.strikes("request lost", faults.lost_request):
             await Sleep(left())
             return unknown("timeout")
         # From here on the world acts by itself, whatever becomes of the process that asked.
-        late = engine.chance(faults.late)
+        late = engine.strikes("acted late", faults.late)
         span = window - 0.1
         delay = span if late else min(span, 0.004 + faults.slow_seconds * engine.random.random())
         box: list[Effect] = []
@@ -215,9 +231,9 @@ class WorldTarget:
         if not box or (engine.now > started + call.timeout_seconds and engine.chance(0.5)):
             await Sleep(left())
             return unknown("timeout")
-        if engine.chance(faults.explode):
+        if engine.strikes("adapter failed", faults.explode):
             raise RuntimeError("simulated: the adapter fails after it sent")
-        if engine.chance(faults.lost_answer):
+        if engine.strikes("acted, answer lost", faults.lost_answer):
             if engine.chance(0.5):
                 await Sleep(left())
                 return unknown("timeout")
@@ -245,17 +261,20 @@ class WorldTarget:
         """Look for the effect by whatever evidence its type leaves."""
         world, engine, faults = self.world, self.world.engine, self.world.faults
         await Sleep(0.005 + faults.slow_seconds * engine.random.random() ** 2)
-        if engine.chance(faults.no_access):
+        if engine.strikes("401 or 403 to a read", faults.no_access):
             return Finding(verdict=FindVerdict.UNKNOWN, reason="no_access")
+        if engine.strikes("429", faults.rate_limited):
+            return Finding(verdict=FindVerdict.UNKNOWN, reason="rate_limited")
         if call.declaration.findability is Findability.NONE:
             return Finding(verdict=FindVerdict.UNKNOWN, reason="not_findable")
-        if engine.chance(faults.explode):
+        if engine.strikes("adapter failed", faults.explode):
             raise RuntimeError("simulated: the adapter fails while it looks")
-        if call.declaration.findability is Findability.BUSINESS_KEY and engine.chance(faults.ambiguous):
+        by_key = call.declaration.findability is Findability.BUSINESS_KEY
+        if by_key and engine.strikes("a stranger's object looks like ours", faults.ambiguous):
             return Finding(verdict=FindVerdict.AMBIGUOUS, proof_of_access=True, candidates=2, reason="foreign_object")
         seen = [effect for effect in world.live(call.operation.command_id) if effect.visible_at <= engine.now]
         if not seen:
-            proven = not engine.chance(faults.unproven)
+            proven = not engine.strikes("missing without proof of access", faults.unproven)
             return Finding(verdict=FindVerdict.MISSING, proof_of_access=proven, evidence="scan")
         observations: tuple[Observation, ...] = ()
         if call.declaration.establishes:
@@ -280,8 +299,8 @@ class WorldTarget:
         """Read elements of one object."""
         engine, faults = self.world.engine, self.world.faults
         await Sleep(0.005 + faults.slow_seconds * engine.random.random() ** 2)
-        if engine.chance(faults.no_access):
-            return [self._unknown(item.element, engine.real()) for item in elements]
+        if engine.strikes("401 or 403 to a read", faults.no_access):
+            return [self._unknown(item.element, self.clock()) for item in elements]
         return self._observe(str(elements[0].params["resource"]), elements)
 
     def _observe(self, resource: str, elements: Sequence[ProbeElement]) -> list[Observation]:
@@ -289,15 +308,15 @@ class WorldTarget:
         found = []
         for item in elements:
             value, version = world.seen(self.connection.tenant, self.connection.system, resource, item.element)
-            if engine.chance(world.faults.no_access):
-                found.append(self._unknown(item.element, engine.real()))
+            if engine.strikes("401 or 403 to a read", world.faults.no_access):
+                found.append(self._unknown(item.element, self.clock()))
                 continue
             found.append(
                 Observation(
                     element=item.element,
                     verdict=ProbeVerdict.MISSING if value is None else ProbeVerdict.CONFIRMED,
                     value=value,
-                    observed_at=engine.real(),
+                    observed_at=self.clock(),
                     source=self.connection.system,
                     version=str(version),
                     proof_of_access=True,

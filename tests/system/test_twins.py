@@ -1,8 +1,17 @@
 """Two processes of every service: the same promises hold when any of them acts at the same moment, or dies."""
 
+import asyncio
+import collections
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.system.load import Load
 from tests.system.plane import Plane, eventually
+
+CLIENTS = 4
+USES = 2000
+SERVICES_RESTARTED = ("gateway", "orchestrator", "adapters")
 
 
 def test_fifty_at_once_with_one_key_are_one_effect(twin_plane: Plane) -> None:
@@ -69,3 +78,41 @@ def test_work_goes_on_while_one_of_each_dies(twin_plane: Plane) -> None:
     keys = [item["object"] for item in twin_plane.effects("bench.effect")]
     assert len(keys) == len(set(keys))
     eventually(lambda: twin_plane.ready() or None, "everything is ready again", 30)
+
+
+async def test_nobody_loses_a_request_while_everything_is_restarted(twin_plane: Plane) -> None:
+    """Each request is answered with 2xx or a retryable 503, each command ends, and each effect happens once.
+
+    Requirements: D5, I1, M2
+    """
+    capability = await asyncio.to_thread(twin_plane.capability, "bench.post", "effect", max_uses=USES, ttl_seconds=900)
+    load = Load(twin_plane, capability, await asyncio.to_thread(twin_plane.token))
+    clients = [asyncio.create_task(load.client(number)) for number in range(CLIENTS)]
+    command = [
+        sys.executable,
+        "-m",
+        "trueup_devkit.cli",
+        "restart",
+        *SERVICES_RESTARTED,
+        "--state-dir",
+        str(twin_plane.state_dir),
+    ]
+    restarted = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    told, _ = await restarted.communicate()
+    load.over.set()
+    await asyncio.gather(*clients)
+    print(told.decode(), dict(load.answers), len(load.commands))
+    assert restarted.returncode == 0, told.decode()
+    assert len(told.decode().splitlines()) == 2 * len(SERVICES_RESTARTED)
+    assert load.broken == []
+    assert set(load.answers) <= {200, 202, 503} and len(load.commands) > 100
+
+    waiting = set(load.commands.values())
+
+    def done() -> bool | None:
+        waiting.difference_update([name for name in waiting if twin_plane.journal(name)["state"] == "SUCCESS"])
+        return True if not waiting else None
+
+    await asyncio.to_thread(eventually, done, f"all {len(load.commands)} commands succeeded", 90)
+    happened = collections.Counter(item["object"] for item in twin_plane.effects("bench.effect"))
+    assert {happened[command_id] for command_id in load.commands.values()} == {1}

@@ -120,6 +120,22 @@ def down(state_dir: StateDir = DEFAULT_FOLDER) -> None:
     print("stopped")
 
 
+@app.command(epilog=_example("trueup restart gateway orchestrator"))
+def restart(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[SERVICE]...", help="Services or processes; without one, all.")
+    ] = None,
+    state_dir: StateDir = DEFAULT_FOLDER,
+) -> None:
+    """Restart service processes one at a time: each finishes its work, the next waits until it is ready again."""
+    from trueup_devkit import rolling
+
+    try:
+        rolling.restart(StateFolder(state_dir.resolve()), names or ())
+    except rolling.UnknownProcessError as error:
+        raise typer.BadParameter(str(error), param_hint="SERVICE") from error
+
+
 @app.command(epilog=_example("trueup status --json"))
 def status(
     state_dir: StateDir = DEFAULT_FOLDER,

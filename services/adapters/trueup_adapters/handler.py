@@ -228,7 +228,8 @@ class TaskHandler:
 
     async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Fold a batch of tasks into the ledger."""
-        batch = _Batch(moment, self.monotonic())
+        asked = moment.asked_at_seconds
+        batch = _Batch(moment, self.monotonic() if asked is None else asked)
         tasks = [(message, self._task(message)) for message in messages]
         ids = {task.operation.command_id for _, task in tasks if not isinstance(task, ProbeTask)}
         if ids:

@@ -50,10 +50,21 @@ class AnswerBoard:
         self._cases: dict[str, asyncio.Event] = {}
         self._seen: set[str] = set()
         self._told: dict[str, _Told] = {}
+        self._dismissed = False
+
+    def dismiss(self) -> None:
+        """This replica leaves: nobody waits any longer, all are answered with what is known by now."""
+        self._dismissed = True
+        for waits in self._waits.values():
+            for future in waits:
+                if not future.done():
+                    future.set_exception(TimeoutError("this replica leaves"))
+        for event in self._cases.values():
+            event.set()
 
     def expect(self, command_id: str) -> "asyncio.Future[dict[str, Any]] | None":
         """A future of the command's final journal row; None where too many wait already."""
-        if len(self._waits) >= WAITS_MAX:
+        if self._dismissed or len(self._waits) >= WAITS_MAX:
             return None
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waits.setdefault(command_id, []).append(future)
@@ -70,7 +81,7 @@ class AnswerBoard:
     @contextlib.contextmanager
     def expecting_case(self, workflow_id: str) -> Iterator[asyncio.Event | None]:
         """An event that is set when a workflow is over; None where too many wait already."""
-        if len(self._cases) >= WAITS_MAX:
+        if self._dismissed or len(self._cases) >= WAITS_MAX:
             yield None
             return
         event = self._cases.setdefault(workflow_id, asyncio.Event())

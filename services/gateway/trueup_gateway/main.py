@@ -1,11 +1,9 @@
 """The gateway process: roles `api` (the HTTP edge) and `worker` (grants, views, governance), by default both."""
 
-import asyncio
 import contextlib
 import re
 from typing import Any, Final
 
-import uvicorn
 from pydantic import ValidationError
 
 from trueup_common.contracts.topology import CONSUMERS, Consumer, answer_subject
@@ -14,7 +12,6 @@ from trueup_common.runtime.bus import ConsumerSource
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.db import SqlStore
 from trueup_common.runtime.grants import GrantKeys
-from trueup_common.runtime.health import QuietServer, listen
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.metrics import PROCESS, Reading
 from trueup_common.runtime.objects import ObjectStore
@@ -29,9 +26,9 @@ from trueup_gateway.approval_handler import ApprovalHandler
 from trueup_gateway.core.records import PolicyRow
 from trueup_gateway.governance import GovernancePublisher
 from trueup_gateway.handler import GrantHandler, ViewHandler
-from trueup_gateway.patience import patient
 from trueup_gateway.policy import PolicySet
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.serving import ApiServer
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction, gateway_store
 from trueup_gateway.tokens import ACCESS_TYPE, DEV_ISSUER, Issuer, SigningKey, Verifier
@@ -40,9 +37,6 @@ from trueup_gateway.watching import CaseWatch
 SERVICE: Final = "gateway"
 ROLES: Final = frozenset({"api", "worker"})
 SEED_TRIES: Final = 20
-SHUTDOWN_SECONDS: Final = 5
-REQUEST_SECONDS: Final = 20.0
-"""How long a client may take to send one whole request."""
 
 
 def read_roles(text: str) -> frozenset[str]:
@@ -103,47 +97,6 @@ async def seed(store: SqlStore[GatewayTransaction], context: Context) -> None:
             if number == SEED_TRIES:
                 raise
             await context.schedule.pause(0.5)
-
-
-class ApiServer:
-    """The HTTP server on the shared port; replicas listen side by side."""
-
-    def __init__(self, app: Any, settings: Settings) -> None:
-        self._socket = listen(settings.host, settings.port, share=True)
-        self._server = QuietServer(
-            uvicorn.Config(
-                app,
-                loop="none",
-                http=patient(REQUEST_SECONDS),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                date_header=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            )
-        )
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self._socket.getsockname()[1])
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then finish what is in hand."""
-        watcher = asyncio.create_task(self._watch(stop))
-        try:
-            await self._server.serve(sockets=[self._socket])
-        finally:
-            watcher.cancel()
-            self._socket.close()
-
-    async def _watch(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._server.should_exit = True
 
 
 def _consumer(durable: str) -> Consumer:
@@ -250,7 +203,8 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         Reading("trueup_commands_accepted", "Commands accepted", lambda: acceptor.accepted_count, counter=True),
         Reading("trueup_accept_batches", "Transactions that accepted", lambda: acceptor.batches_count, counter=True),
     )
-    server = ApiServer(create_app(gateway, traced=tracing.is_on()), settings)
+    app = create_app(gateway, traced=tracing.is_on())
+    server = ApiServer(app, settings, leaving=(answers.dismiss, watch.dismiss))
     parts.background += [lambda: server.run(context.stop), lambda: answers.poll(context.stop)]
     parts.background.append(lambda: watch.run(context.stop))
     parts.close.append(acceptor.close)

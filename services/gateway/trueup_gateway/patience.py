@@ -26,7 +26,15 @@ _ANSWER: Final = (
 class PatientProtocol(PunctualProtocol):
     """HTTP/1.1 with a deadline for whole requests and an answer for those that miss it."""
 
+    leaving = False
+    """True once this server leaves: each answer is the last one of its connection."""
     _begun = False
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is here."""
+        super().on_headers_complete()
+        if self.leaving and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Something of a request is here."""

@@ -56,6 +56,13 @@ class CaseWatch:
         self._followers: set[Follower] = set()
         self._marks: dict[str, Mark] = {}
         self.looks_count = 0
+        self.dismissed = False
+
+    def dismiss(self) -> None:
+        """This replica leaves: every stream ends, and its client goes on elsewhere."""
+        self.dismissed = True
+        for follower in self._followers:
+            follower.wake()
 
     @property
     def followers_count(self) -> int:

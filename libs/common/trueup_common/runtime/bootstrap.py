@@ -88,6 +88,7 @@ async def bootstrap_database(admin_url: str, passwords: Mapping[str, str]) -> No
         for schema in services:
             if schema in passwords:
                 await _rights(connection, schema)
+        await _door(connection, [schema for schema in services if schema in passwords])
         await _due(connection)
     finally:
         await connection.close()
@@ -111,6 +112,14 @@ async def _rights(connection: Any, schema: str) -> None:
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};"
         f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {role};"
     )
+
+
+async def _door(connection: Any, schemas: Iterable[str]) -> None:
+    """Only the services may connect to this database: another role of the server, such as a customer's, may not."""
+    database = await connection.fetchval("SELECT quote_ident(current_database())")
+    for schema in schemas:
+        await connection.execute(f"GRANT CONNECT ON DATABASE {database} TO {role_of(schema)}")
+    await connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
 
 
 async def _due(connection: Any) -> None:
@@ -180,6 +189,10 @@ async def bootstrap_bus(nats_url: str, systems: Iterable[str] | None = None, *, 
                 max_age=stream.max_age_seconds,
                 duplicate_window=stream.duplicate_window_seconds,
                 num_replicas=replicas,
+                # A purge would go unnoticed: a work queue that was emptied looks like one that was worked off. Whoever
+                # has to empty a stream deletes it, and the relays see that by its time of creation and send again.
+                deny_delete=True,
+                deny_purge=True,
             )
             try:
                 await js.add_stream(config)

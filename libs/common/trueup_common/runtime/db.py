@@ -45,6 +45,11 @@ KEYED_PLANS: Final = {
 a keyed plan is the same for every key, so it is made once and not for each execution (ADR 0010)."""
 
 
+IDLE_SECONDS: Final = 15.0
+"""A replica that stands still inside a transaction keeps its rows from its twin for so long; nothing waits longer on
+purpose (the relay waits for the broker inside one, at most 5 s)."""
+
+
 async def _keep_session(_: Any) -> None:
     """Nothing to reset: services leave no session state behind (settings and locks are those of a transaction)."""
 
@@ -83,7 +88,7 @@ class Database:
                 "timezone": "UTC",
                 "statement_timeout": "30s",
                 "lock_timeout": "5s",
-                "idle_in_transaction_session_timeout": "60s",
+                "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:g}s",
             },
         )
         return cls(pool, schema)

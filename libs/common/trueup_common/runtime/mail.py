@@ -10,6 +10,7 @@ from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message
 from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
+from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Moment
 from trueup_common.runtime.rows import Write, write
@@ -75,11 +76,12 @@ class SqlTransaction:
 
     async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
         """Put ids into the inbox; answer the moment and the ids that are new."""
+        asked = monotonic()
         if message_ids:
             row = await self.connection.fetchrow(_CLAIM, consumer, list(message_ids))
-            return Moment(business=row["business"], real=row["real"]), frozenset(row["fresh"])
+            return Moment(row["business"], row["real"], asked), frozenset(row["fresh"])
         row = await self.connection.fetchrow(_NOW)
-        return Moment(business=row["business"], real=row["real"]), frozenset()
+        return Moment(row["business"], row["real"], asked), frozenset()
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """Put durable messages into the outbox."""

@@ -18,6 +18,9 @@ class Moment:
 
     business: datetime
     real: datetime
+    asked_at_seconds: float | None = None
+    """This process's monotonic clock before the time was asked for. Whoever counts on from `real` counts from here: a
+    process that was paused in between must not take the pause as time that it still has."""
 
 
 class StoreBusy(Exception):

@@ -27,7 +27,7 @@ from trueup_common.contracts.topology import CLOCK_SUBJECT, CRASH_SUBJECT
 from trueup_common.runtime import tracing
 from trueup_common.runtime.bus import BUS_AWAY, Bus, BusPublisher, ConsumerSource, CoreMessage
 from trueup_common.runtime.catalog import Catalog
-from trueup_common.runtime.clock import BusinessClock, RealSchedule
+from trueup_common.runtime.clock import BusinessClock, RealSchedule, agree, machine_now, set_skew
 from trueup_common.runtime.crash import RealCrashPoints
 from trueup_common.runtime.db import PASSING, Database, SqlStore
 from trueup_common.runtime.governance import GovernanceWatch
@@ -45,6 +45,7 @@ log = logging.getLogger("trueup.service")
 START_PAUSE_SECONDS: Final = 0.5
 START_TRIES: Final = 120
 DRAIN_SECONDS: Final = 10.0
+AGREE_SECONDS: Final = 30.0
 GARBAGE_OBJECTS: Final = 20_000
 """New objects between two looks for cycles. A batch makes thousands that die without one."""
 
@@ -132,6 +133,26 @@ async def _follow_clock(context: Context) -> None:
         context.clock.offset = await connection.fetchval("SELECT trueup.now() - now()")
 
 
+async def _agree_on_time(context: Context) -> None:
+    """Real time is the database's: ask, compare, and go by the difference until asked again."""
+    with contextlib.suppress(StoreBusy):
+        async with context.database.connection() as connection:
+            asked = machine_now()
+            told = await connection.fetchval("SELECT clock_timestamp()")
+            answered = machine_now()
+        ahead = agree(asked, told, answered)
+        if ahead:
+            log.warning("this machine's clock is wrong; the database's is used", extra={"ahead_seconds": ahead})
+
+
+async def _keep_agreeing(context: Context) -> None:
+    while not context.stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGREE_SECONDS):
+                await context.stop.wait()
+        await _agree_on_time(context)
+
+
 async def _follow_crash_points(context: Context) -> None:
     """In development, tests may arm crash points of a running process."""
 
@@ -188,6 +209,7 @@ async def _run(settings: Settings, build: Build) -> int:
         loop.add_signal_handler(number, context.stop.set)
     await context.catalog.follow(bus)
     await context.governance.follow(bus)
+    await _agree_on_time(context)
     with contextlib.suppress(StoreBusy):
         await _follow_clock(context)
     await _follow_crash_points(context)
@@ -197,12 +219,14 @@ async def _run(settings: Settings, build: Build) -> int:
         await _close(context, Parts())
         raise
     _look_on(context, parts)
-    relay = Relay(SqlStore(database, lambda connection: _mail(connection, settings.service)), context.publisher, bus)
+    mail = SqlStore(database, lambda connection: _mail(connection, settings.service))
+    relay = Relay(mail, context.publisher, bus, context.crash)
     checks = _checks(context, parts)
     health_stop = asyncio.Event()
     tasks = [asyncio.create_task(_run_loop(context, loop_), name=loop_.source.name) for loop_ in parts.loops]
     tasks += [asyncio.create_task(_run_timer(context, timer), name=timer.name) for timer in parts.timers]
     tasks += [asyncio.create_task(relay.run(), name="relay")]
+    tasks += [asyncio.create_task(_keep_agreeing(context), name="time")]
     tasks += [asyncio.ensure_future(part()) for part in parts.background]
     health: list[asyncio.Task[None]] = []
     if not parts.own_health or settings.health_port:
@@ -331,6 +355,7 @@ def run_service(name: str, build: Build) -> None:
         )
         sys.stderr.write(f"trueup {name}: unusable settings: {reasons}\n")
         raise SystemExit(2) from None
+    set_skew(settings.clock_skew_seconds)
     set_up(settings)
     try:
         raise SystemExit(uvloop.run(_run(settings, build)))

@@ -54,6 +54,7 @@ class Settings(BaseSettings):
     otlp_endpoint: str = Field(default="", description="OTLP/HTTP endpoint for traces; empty = traces stay local")
     trace_ratio: float = Field(default=0.0, ge=0, le=1, description="share of requests that are traced")
     crash_at: str = Field(default="", description="named crash point (tests)")
+    clock_skew_seconds: float = Field(default=0.0, description="how far this process's clock is ahead (tests)")
     worker_slots: int = Field(default=64, ge=1, description="attempts in flight per adapter process and connection")
     send_window_seconds: float = Field(default=10.0, gt=0, description="from SENT to the first byte, at most")
 
@@ -75,6 +76,8 @@ class Settings(BaseSettings):
             raise ValueError("TRUEUP_DEV_ISSUER=1 is refused in production mode")
         if self.mode == "production" and self.crash_at:
             raise ValueError("TRUEUP_CRASH_AT is refused in production mode")
+        if self.mode == "production" and self.clock_skew_seconds:
+            raise ValueError("TRUEUP_CLOCK_SKEW_SECONDS is refused in production mode")
         return self
 
     @property

@@ -111,10 +111,13 @@ class DueLoop(Generic[T]):
 class Relay:
     """Marks what was confirmed, sends what nobody confirmed, and sends again what a reset stream may have lost."""
 
-    def __init__(self, store: Store[MailTransaction], publisher: BusPublisher, bus: Bus) -> None:
+    def __init__(
+        self, store: Store[MailTransaction], publisher: BusPublisher, bus: Bus, crash: CrashPoints | None = None
+    ) -> None:
         self.store = store
         self.publisher = publisher
         self.bus = bus
+        self.crash = crash
         self.stopping = False
         self._ticks = 0
 
@@ -155,6 +158,8 @@ class Relay:
                 return
             log.warning("relaying what was not confirmed", extra={"messages": len(messages)})
             await self.publisher.publish([Outgoing(message) for message in messages])
+            if self.crash is not None:
+                self.crash.reach("relay.published")
             await tx.mark_sent(self.publisher.take_confirmed())
 
     async def _check_streams(self) -> None:

@@ -5,16 +5,21 @@ stored.
 """
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from trueup_common.contracts.adapter import Outcome
 from trueup_common.contracts.clean import clean, clean_text
 from trueup_common.contracts.observation import Finding, Observation
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
 from trueup_common.contracts.task import Operation, Receipt
 
 DETAIL_CHARACTERS_MAX: Final = 1000
 NAME_CHARACTERS_MAX: Final = 500
+RESULT_BYTES_MAX: Final = 500_000
+"""A receipt travels: with everything around it, it must fit one message of the bus."""
+VALUE_BYTES_MAX: Final = 100_000
+LEFT_OUT: Final = "left_out"
 NEGLIGIBLE: Final = timedelta(seconds=1)
 
 
@@ -27,7 +32,7 @@ def storable(outcome: Outcome) -> Outcome:
         error_detail=clean_text(outcome.error_detail, DETAIL_CHARACTERS_MAX) if outcome.error_detail else None,
         external_status=_short(outcome.external_status),
         retry_after_seconds=outcome.retry_after_seconds,
-        result=clean(outcome.result) if outcome.result else outcome.result,
+        result=_bounded(outcome.result),
         external_resource_id=_short(outcome.external_resource_id),
         external_version=_short(outcome.external_version),
         observations=tuple(storable_observation(item) for item in outcome.observations),
@@ -40,14 +45,37 @@ def storable_observation(observation: Observation) -> Observation:
     MISSING needs proof of access, whatever an adapter says.
     """
     unproven = observation.verdict is ProbeVerdict.MISSING and not observation.proof_of_access
+    value, reason = clean(observation.value), _short(observation.reason)
+    if value is not None and len(json_bytes(value)) > VALUE_BYTES_MAX:
+        unproven, value, reason = True, None, "value_too_large"
     kept: Observation = observation.evolve(
         verdict=ProbeVerdict.UNKNOWN if unproven else observation.verdict,
-        value=clean(observation.value),
-        reason=(_short(observation.reason) or "no proof of access") if unproven else _short(observation.reason),
+        value=value,
+        reason=(reason or "no proof of access") if unproven else reason,
         version=_short(observation.version),
         etag=_short(observation.etag),
     )
     return kept
+
+
+def _bounded(result: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A result in storable form. What makes it too large is left out whole and named, never cut: half a value would
+    be taken for the value, by an undoing above all."""
+    if not result:
+        return result
+    kept: dict[str, Any] = clean(result)
+    size = len(json_bytes(kept))
+    if size <= RESULT_BYTES_MAX:
+        return kept
+    sizes = {name: len(json_bytes({name: value})) for name, value in kept.items()}
+    gone: list[str] = []
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        if size <= RESULT_BYTES_MAX:
+            break
+        del kept[name]
+        size -= sizes[name]
+        gone.append(clean_text(name, 100))
+    return {**kept, LEFT_OUT: sorted(gone)[:100]}
 
 
 def storable_finding(finding: Finding) -> Finding:
@@ -63,7 +91,7 @@ def storable_finding(finding: Finding) -> Finding:
     kept: Finding = finding.evolve(
         verdict=verdict,
         reason=_short(reason),
-        result=clean(finding.result) if finding.result else finding.result,
+        result=_bounded(finding.result),
         external_resource_id=_short(finding.external_resource_id),
         external_version=_short(finding.external_version),
         observations=tuple(storable_observation(item) for item in finding.observations),

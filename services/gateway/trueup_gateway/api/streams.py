@@ -77,7 +77,7 @@ async def stream(request: Request) -> Response:
 
 async def _follow(gateway: Gateway, reader: Reader, follower: Follower, after: int) -> AsyncIterator[bytes]:
     shown, end = b"", monotonic() + STREAM_SECONDS_MAX
-    while monotonic() < end:
+    while monotonic() < end and not gateway.watch.dismissed:
         body = await case_body(gateway, reader, follower.workflow_id)
         events = await gateway.reads.history(follower.workflow_id, after, HISTORY_MAX)
         for event in events:

@@ -94,7 +94,16 @@ def received(row: JournalRow, receipt: Receipt) -> dict[str, Any]:
         external_resource_id=receipt.external_resource_id,
         sent=receipt.sent_at is not None,
     )
+    if _overslept(receipt):
+        new["overslept"] = True
     return recorded(row, new)
+
+
+def _overslept(receipt: Receipt) -> bool:
+    """True where the attempt itself says that it was under way later than it could be: absence proved nothing."""
+    promised = receipt.late_until
+    is_own_word = receipt.status is ReceiptStatus.UNKNOWN and receipt.sent_at is not None and not receipt.found
+    return is_own_word and promised is not None and receipt.ended_at > promised
 
 
 def of_fence(row: JournalRow, fence: int) -> dict[str, Any] | None:
@@ -123,7 +132,15 @@ def barred(row: JournalRow) -> bool:
 
 
 def duplicated(row: JournalRow) -> bool:
-    """True where attempts landed as different objects: the highest severity there is."""
+    """True where attempts landed as different objects, or may have: the highest severity there is.
+
+    One that was held up inside its last write, where no fence can stop it, may have acted beside the one that
+    succeeded.
+    """
+    if row.state is OperationState.SUCCESS and any(
+        item.get("overslept") and item["state"] != CONFIRMED for item in row.attempts
+    ):
+        return True
     landed = {
         item["external_resource_id"]
         for item in row.attempts

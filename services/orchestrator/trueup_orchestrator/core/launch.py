@@ -137,7 +137,11 @@ def dispatch(
     sequence: int,
     grant: AcceptanceGrant | None = None,
 ) -> bool:
-    """Send the task of a queued operation, or propose it. False where something else happened to it."""
+    """Send the task of a queued operation, or propose it. False where something else happened to it.
+
+    `sequence` comes from a clock, and clocks are set back: in its own case it still is the highest, since the order of
+    dispatches is the order of undoing.
+    """
     row = fold.operation
     if row.state is not OperationState.QUEUED or row.proposed or _stopped(fold, declaration, authority):
         return False
@@ -166,7 +170,7 @@ def dispatch(
         "lease_acquired_at": moment.real,
         "lease_expires_at": task.lease_expires_at,
         "start_by": start_by,
-        "dispatch_sequence": sequence,
+        "dispatch_sequence": max(sequence, 1 + max(other.dispatch_sequence for other in fold.operations.values())),
         "last_attempt_at": moment.business,
     }
     fold.own_note("TaskDispatched", attempt_id=task.attempt_id, fence=fence, proposed=not granted)

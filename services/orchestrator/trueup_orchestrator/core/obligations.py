@@ -55,7 +55,7 @@ RECOMMENDED: Final[dict[ExceptionKind, str]] = {
 RECOMMENDED_FOR_CASE: Final = "look at the case's history and the step named here, then decide how it goes on"
 
 _ALERTS: Final[dict[str, str]] = {
-    EFFECTS_DUPLICATED: "attempts of one operation landed as different objects",
+    EFFECTS_DUPLICATED: "attempts of one operation landed, or may have landed, as different objects",
     EFFECT_AFTER_FAILURE: "an attempt is reported to have landed although the operation ended without effect",
     LANDED_AFTER_CANCEL: "the effect landed although a cancel was requested",
     UNVERIFIED: "what was established is not yet observed to hold",

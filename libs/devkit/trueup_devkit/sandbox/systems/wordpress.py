@@ -5,9 +5,11 @@ there is no ETag; slugs are unique only where the status is given and only outsi
 registered vanishes under 201; a wrong type in registered meta answers 400 *after* the post was stored.
 """
 
+import asyncio
 import base64
 import binascii
 import html
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from trueup_devkit.sandbox.faults import Interference, interference
 from trueup_devkit.sandbox.store import Change, Document, Effect, Store
 from trueup_devkit.sandbox.system import Refusal
 from trueup_devkit.sandbox.systems.web import WEB, web_answer
+from trueup_devkit.sandbox.systems.wordpress_meta import is_too_deep
 from trueup_devkit.sandbox.systems.wordpress_posts import (
     REGISTERED_META,
     REWRITABLE,
@@ -39,6 +42,7 @@ WRITER: Final = "bot"
 READER: Final = "reader"
 SITES: Final = ("acme", "globex")
 _MAX_BODY_BYTES: Final = 8 << 20
+_STORING_SECONDS: Final = 0.002
 _ROOT: Final = "/wp-json"
 _LISTED: Final = re.compile(
     r"/(?:(?:category|tag|author|page|\d{4})/(?:[^/]+/)*|(?:comments/)?feed/|[a-z0-9-]*sitemap[a-z0-9-]*\.xml)"
@@ -68,7 +72,7 @@ def _user(site: str, authorization: str | None) -> User | None:
         return None
     if username not in (WRITER, READER) or _bare(password) != _bare(sandbox_password(site, username)):
         return None
-    return User(1, WRITER, may_write=True) if username == WRITER else User(2, READER, may_write=False)
+    return User(1, WRITER, may_publish=True) if username == WRITER else User(2, READER, may_publish=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +165,12 @@ class WordPress:
 
     async def _create(self, call: _Call, posts: Posts) -> Response:
         post, meta_error = posts.created(call.params, call.user, call.disturbed)
+        # The slug was chosen; another caller may take it meanwhile, which is how real sites get twins.
         if call.disturbed.pause is not None:
-            # The slug was chosen; another caller may take it meanwhile, which is how real sites get twins.
             await call.disturbed.pause()
-            post["id"] = self._store.next_number(f"wordpress.post/{call.site}")
+        else:
+            await asyncio.sleep(_STORING_SECONDS)
+        post["id"] = self._store.next_number(f"wordpress.post/{call.site}")
         post = posts.settled(post)
         self._keep(call.site, post, "create")
         if meta_error is not None:
@@ -222,7 +228,11 @@ class WordPress:
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(body), status, headers={"content-type": "application/json; charset=UTF-8"})
+    try:
+        content = orjson.dumps(body)
+    except orjson.JSONEncodeError:  # deeper than orjson goes, not deeper than PHP
+        content = json.dumps(body).encode()
+    return Response(content, status, headers={"content-type": "application/json; charset=UTF-8"})
 
 
 def _is_schema(meta: Any) -> bool:
@@ -262,6 +272,9 @@ async def _params(request: Request) -> dict[str, Any]:
         except orjson.JSONDecodeError:
             detail = {"json_error_code": 4, "json_error_message": "Syntax error"}
             raise RestError(400, "rest_invalid_json", "Invalid JSON body passed.", detail) from None
+        if is_too_deep(document):
+            detail = {"json_error_code": 1, "json_error_message": "Maximum stack depth exceeded"}
+            raise RestError(400, "rest_invalid_json", "Invalid JSON body passed.", detail)
         return found | document if isinstance(document, dict) else found
     if media_type == "application/x-www-form-urlencoded":
         return found | _pairs(body.decode("utf-8", "replace"))
@@ -325,11 +338,12 @@ def _me(call: _Call, url: str) -> Document:
     about: Document = {"id": user.id, "name": user.name, "url": url, "link": f"{url}/author/{user.name}/"}
     about |= {"slug": user.name, "meta": []}
     if context == "edit":
-        abilities = ("edit_posts", "edit_others_posts", "edit_published_posts", "publish_posts", "delete_posts")
+        edits = ("edit_posts", "edit_others_posts", "edit_published_posts", "edit_private_posts", "read_private_posts")
+        abilities = ("publish_posts", "delete_posts", "delete_others_posts") if user.may_publish else ()
         about |= {
             "username": user.name,
-            "roles": ["administrator" if user.may_write else "reader"],
-            "capabilities": {"read": True} | dict.fromkeys(abilities, user.may_write),
+            "roles": ["administrator" if user.may_publish else "reader"],
+            "capabilities": dict.fromkeys(("read", *edits, *abilities), True),
         }
     return about
 
@@ -374,8 +388,5 @@ def _listing(posts: Posts, route: str) -> Response:
 def _article(post: Document, posts: Posts) -> str:
     rendered = rendered_post(post, posts, "view")
     head = f'<link rel="canonical" href="{html.escape(posts.link(post))}" />\n'
-    description = rendered["meta"].get("description") if isinstance(rendered["meta"], dict) else None
-    if description:
-        head += f'<meta name="description" content="{html.escape(description)}" />\n'
     body = f"<article>\n<h1>{rendered['title']['rendered']}</h1>\n{rendered['content']['rendered']}</article>"
     return page(post["title"], head, body)

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from trueup_devkit.sandbox.faults import Interference
 from trueup_devkit.sandbox.store import Document
 from trueup_devkit.sandbox.system import Refusal
+from trueup_devkit.sandbox.systems.wordpress_meta import WrongMeta, shown_registrations, shown_value, taken
 from trueup_devkit.sandbox.systems.wordpress_text import (
     rendered_content,
     rendered_excerpt,
@@ -24,20 +25,18 @@ WRITABLE_STATUSES: Final = ("publish", "future", "draft", "pending", "private")
 LISTABLE_STATUSES: Final = (*WRITABLE_STATUSES, "trash", "auto-draft", "inherit", "any")
 REGISTERED_META: Final[dict[str, Document]] = {
     "description": {"type": "string"},
-    "json_ld": {"type": ["object", "string"]},
+    "json_ld": {"type": "object", "additionalProperties": True},
     "citations": {"type": "array", "items": {"type": "string"}},
     "featured_image": {"type": "string"},
 }
 _RESERVED_SLUGS: Final = frozenset({"feed", "rdf", "rss", "rss2", "atom", "embed"})
+_YEAR: Final = re.compile(r"0*[1-9]\d*", re.ASCII)
+"""A new slug of digits only could be the address of a year's archive."""
 _TEXTS: Final = ("title", "content", "excerpt")
 REWRITABLE: Final = frozenset({*_TEXTS, "slug", "status"})
 _TAMPERABLE: Final = frozenset({*_TEXTS, "slug", "status", "meta", "date_gmt", "modified_gmt"})
 _TRASHED: Final = "__trashed"
 _AUTHORS: Final = (1, 2)
-_EMPTY: Final[dict[str, Any]] = {"string": "", "array": [], "object": {}, "integer": 0, "number": 0, "boolean": False}
-_TYPES: Final[dict[str, Any]] = {
-    "string": str, "array": list, "object": dict, "integer": int, "number": (int, float), "boolean": bool,
-}  # fmt: skip
 
 
 class RestError(Exception):
@@ -64,11 +63,12 @@ class RestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with an account on the site."""
+    """Somebody with an account on the site. Whoever is shown raw values may edit: there is no right to only read them."""
 
     id: int
     name: str
-    may_write: bool
+    may_publish: bool
+    """And delete."""
 
 
 def _stamp(at: float) -> str:
@@ -217,7 +217,7 @@ class Posts:
 
     def writable(self, number: str, user: User | None, verb: str) -> Document:
         post = self._existing(number)
-        if user is None or not user.may_write:
+        if user is None or (verb == "delete" and not user.may_publish):
             message = f"Sorry, you are not allowed to {verb} this post."
             raise RestError(401 if user is None else 403, f"rest_cannot_{verb}", message)
         return post
@@ -227,16 +227,16 @@ class Posts:
     ) -> tuple[Document, RestError | None]:
         """A new post, and the error to answer after it was stored."""
         _check_types(params)
-        if user is None or not user.may_write:
-            message = "Sorry, you are not allowed to create posts as this user."
-            raise RestError(401 if user is None else 403, "rest_cannot_create", message)
+        if user is None:
+            raise RestError(401, "rest_cannot_create", "Sorry, you are not allowed to create posts as this user.")
         if params.get("id"):
             raise RestError(400, "rest_post_exists", "Cannot create existing post.")
         if params.get("author") not in (None, *_AUTHORS):
             raise RestError(400, "rest_invalid_author", "Invalid author ID.")
+        _check_status(params.get("status"), user)
         date = _date(params)
         post: Document = {
-            "id": self.next_id, "status": params.get("status") or "draft", "slug": slug_of(params.get("slug") or ""),
+            "id": self.next_id, "status": params.get("status") or "draft", "slug": _given_slug(params.get("slug")),
             "title": "", "content": "", "excerpt": "", "author": params.get("author") or user.id, "meta": {},
             "date_gmt": date or _stamp(self.now), "dated": date is not None, "modified_gmt": date or _stamp(self.now),
         }  # fmt: skip
@@ -258,6 +258,8 @@ class Posts:
         """The post after a change, what happened to it, and the error to answer after it was stored."""
         _check_types(params)
         before = self.writable(number, user, "edit")
+        if params.get("status") != before["status"]:
+            _check_status(params.get("status"), user)
         post = {**before, "meta": dict(before["meta"]), "modified_gmt": _stamp(self.now)}
         post["status"] = params.get("status") or before["status"]
         date = _date(params)
@@ -266,7 +268,7 @@ class Posts:
         elif not before["dated"] and before["status"] in ("draft", "pending"):
             post["date_gmt"] = post["modified_gmt"]  # the date of an undated draft floats
         if "slug" in params:
-            post["slug"] = slug_of(params["slug"])
+            post["slug"] = _given_slug(params["slug"])
         elif before["status"] == "trash" and post["status"] != "trash":
             post["slug"] = before["slug"].removesuffix(_TRASHED)
         _take_texts(post, params)
@@ -292,26 +294,28 @@ class Posts:
             post[name] = disturbed.rewritten(name, post[name])
 
     def _unique(self, slug: str, own_id: int) -> str:
-        taken = {post["slug"] for post in self.documents.values() if post["id"] != own_id} | _RESERVED_SLUGS
+        others = {post["slug"] for post in self.documents.values() if post["id"] != own_id} | _RESERVED_SLUGS
+        own = self.documents.get(str(own_id), {}).get("slug")
         wanted, number = slug, 2
-        while wanted in taken:
+        while wanted in others or (_YEAR.fullmatch(wanted) and wanted != own):
             wanted, number = with_suffix(slug, f"-{number}"), number + 1
         return wanted
 
     def _take_meta(self, post: Document, params: Mapping[str, Any]) -> RestError | None:
         """Registered meta is taken, other meta vanishes. The first wrong type ends it, after the post was stored."""
-        for name, schema in self.registered_meta.items():
-            sent = params.get("meta")
+        sent = params.get("meta")
+        for name, schema in shown_registrations(self.registered_meta).items():
             if not isinstance(sent, dict) or name not in sent:
                 continue
-            value = sent[name]
-            if value is None:
-                post["meta"].pop(name, None)
-            elif not _has_type(value, schema["type"]):
-                types = schema["type"] if isinstance(schema["type"], str) else ",".join(schema["type"])
-                return RestError(400, "rest_invalid_type", f"meta.{name} is not of type {types}.")
-            else:
-                post["meta"][name] = value
+            if sent[name] is None:
+                if shown_value(post["meta"].pop(name, ""), schema) is None:
+                    told = f"The {name} property has an invalid stored value, and cannot be updated to null."
+                    return RestError(500, "rest_invalid_stored_value", told)
+                continue
+            try:
+                post["meta"][name] = taken(sent[name], schema, f"meta.{name}")
+            except WrongMeta as wrong:
+                return RestError(400, wrong.code, wrong.message)
         return None
 
     def trashed(self, post: Document) -> Document:
@@ -356,11 +360,19 @@ def _check_types(params: Mapping[str, Any]) -> None:
         raise RestError.invalid("meta", "Invalid parameter.", "rest_invalid_param")
 
 
-def _has_type(value: Any, types: str | list[str]) -> bool:
-    names = [types] if isinstance(types, str) else types
-    if isinstance(value, bool):
-        return "boolean" in names
-    return any(name in _TYPES and isinstance(value, _TYPES[name]) for name in names)
+def _given_slug(sent: str | None) -> str:
+    """To PHP, "0" is nothing."""
+    slug = slug_of(sent or "")
+    return "" if slug == "0" else slug
+
+
+def _check_status(status: Any, user: User | None) -> None:
+    """Who may not publish may neither schedule nor hide a post."""
+    if status in ("publish", "future", "private") and user is not None and not user.may_publish:
+        message = "Sorry, you are not allowed to publish posts in this post type."
+        if status == "private":
+            message = "Sorry, you are not allowed to create private posts in this post type."
+        raise RestError(403, "rest_cannot_publish", message)
 
 
 def _action(before: str, after: str) -> str:
@@ -379,9 +391,9 @@ def _action(before: str, after: str) -> str:
 def _meta(post: Document, registered: Mapping[str, Document]) -> Any:
     """All registered meta with its default; a site without any shows PHP's empty array."""
     shown = {}
-    for name, schema in registered.items():
-        first = schema["type"] if isinstance(schema["type"], str) else schema["type"][-1]
-        shown[name] = post["meta"].get(name, schema.get("default", _EMPTY.get(first)))
+    for name, schema in shown_registrations(registered).items():
+        kept = name in post["meta"]
+        shown[name] = shown_value(post["meta"][name], schema) if kept else schema["default"]
     return shown or []
 
 
@@ -429,7 +441,7 @@ def rendered_post(post: Document, posts: Posts, context: str) -> Document:
 def post_schema(registered: Mapping[str, Document]) -> Document:
     """What OPTIONS tells about posts; the registered meta can be learned here."""
     # PHP has one kind of array: a site without registered meta shows a list where others show an object.
-    meta: Any = {name: {"description": "", **schema} for name, schema in registered.items()} or []
+    meta: Any = shown_registrations(registered) or []
     shown = ("view", "edit", "embed")
     names = ("id", "date_gmt", "modified_gmt", "slug", "status", "link", *_TEXTS)
     properties: Document = {name: {"context": shown} for name in names}

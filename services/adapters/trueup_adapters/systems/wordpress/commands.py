@@ -43,6 +43,7 @@ _TIMES: Final[dict[str, float]] = {
 """PHP's own limit ends a request that nobody waits for any more within the late window."""
 
 _TEXT: Final = {"type": "string", "maxLength": 200_000, "not": {"pattern": "<!--\\s*trueup"}}
+PREVIOUS_BYTES_MAX: Final = 400_000
 _BODY: Final = {**_TEXT, "maxLength": 4_000_000}
 """More than a request may hold comes as an artifact."""
 _TITLE: Final = {"type": "string", "minLength": 1, "maxLength": 500}
@@ -444,6 +445,13 @@ class UpdatePost(_OnPost):
         risk=RiskLevel.LOW,
         blast_radius=10,
     )
+
+    def refusal(self, post: Post, call: Call) -> Outcome | None:
+        """What could not be put back is not replaced: the receipt that an undoing restores must hold all of it."""
+        size = len(post.title.encode()) + len(post.text.encode())
+        if size > PREVIOUS_BYTES_MAX:
+            return rejected(_B, "too_large_to_undo", f"post {post.id} holds {size} bytes, more than a receipt keeps")
+        return super().refusal(post, call)
 
     async def remember(self, post: Post, call: Call) -> Call:
         """What the compensation restores goes into the ledger first: after a crash nobody else knows it."""

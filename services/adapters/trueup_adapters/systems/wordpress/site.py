@@ -179,7 +179,7 @@ class Site(HttpTarget):
         return answer.outcome().error_code or "no_proof_of_access"
 
     async def unusable_meta(self, meta: Mapping[str, Any]) -> list[str]:
-        """Names in `meta` that the site has not registered, or registered with another type. Raises ReadFailed.
+        """Names in `meta` that the site has not registered, or registered for something else. Raises ReadFailed.
 
         The site drops unregistered meta silently, and refuses a wrong type only after it has stored the post.
         """
@@ -290,7 +290,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """True where registered meta can take the value; an unknown kind of schema is left to the site."""
+    """True where registered meta can take the value; what the schema leaves open is left to the site."""
     if not isinstance(schema, Mapping):
         return False
     named = schema.get("type")
@@ -299,4 +299,18 @@ def _fits(value: Any, schema: Any) -> bool:
         return True
     if isinstance(value, bool):
         return "boolean" in types
-    return any(isinstance(value, _TYPES.get(name, (object,))) for name in types)
+    return any(isinstance(value, _TYPES.get(name, (object,))) for name in types) and _fits_inside(value, schema)
+
+
+def _fits_inside(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Objects are closed unless their registration opens them: the site refuses them after it has stored the post."""
+    if isinstance(value, list):
+        items = schema.get("items")
+        return not isinstance(items, Mapping) or all(_fits(item, items) for item in value)
+    if not isinstance(value, dict):
+        return True
+    named = schema.get("properties")
+    named = named if isinstance(named, Mapping) else {}
+    if schema.get("additionalProperties") is False and not value.keys() <= named.keys():
+        return False
+    return all(_fits(item, named[name]) for name, item in value.items() if name in named)

@@ -1,0 +1,167 @@
+"""What a command costs beside a short history and beside a long one, and what the sweeps read of either.
+
+Two planes run side by side and are measured in turn, twice, so that a change of the machine meets both. Rows read are
+counted by PostgreSQL itself: they do not depend on how fast the machine is at that moment.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import asyncpg
+
+from bench.counters import STATISTICS_DELAY_SECONDS
+from bench.load import Order, run_load
+from bench.measure import IN_FLIGHT, SETTLE_SECONDS, WARM_UP_SECONDS, WARM_UP_UNITS
+from bench.processes import cpu_seconds
+from bench.seeding import Row, next_transaction, own_rows, rows_since, seed
+from bench.stacks import Stub, TrueupPlane
+from trueup_common.contracts.topology import SERVICES
+from trueup_common.runtime.service import schema_of
+
+SHORT = 1000
+UNITS = 1500
+QUIET_UNITS = 60
+ROUNDS = 2
+SECONDS_MAX = 30.0
+GROWTH_MAX = 1.10
+TEMPLATES = ("bench.post", "bench.post_verified")
+_READ = (
+    "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables"
+)
+
+
+@dataclass
+class Side:
+    """One plane and what was seen of it."""
+
+    closed: int
+    plane: TrueupPlane
+    cpu: list[float] = field(default_factory=list)
+    units_per_s: list[float] = field(default_factory=list)
+    p50: list[float] = field(default_factory=list)
+    rows_per_command: list[float] = field(default_factory=list)
+    idle_rows_per_s: float = 0.0
+    idle_cores: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """The means of both rounds."""
+        return {
+            "cpu_s_per_1000": round(fmean(self.cpu), 3),
+            "units_per_s": round(fmean(self.units_per_s), 1),
+            "p50_ms": round(fmean(self.p50), 2),
+            "rows_read_per_command": round(fmean(self.rows_per_command), 2),
+            "rows_read_per_s_idle": round(self.idle_rows_per_s, 2),
+            "cores_idle": round(self.idle_cores, 4),
+        }
+
+
+def flatness(stub: Stub, history: int) -> tuple[list[str], dict[str, dict[str, float]], bool]:
+    """Measure; the table, the figures, and whether something grew by more than a tenth."""
+    sides = [_side(stub, closed) for closed in (SHORT, history)]
+    try:
+        for side in sides:
+            _prepare(side)
+        for round_number in range(1, ROUNDS + 1):
+            for side in sides:
+                _tell(f"round {round_number} beside {side.closed:,} closed instances")
+                _measure(side, with_idle=round_number == 1)
+    finally:
+        for side in sides:
+            side.plane.stop()
+    return compared(sides)
+
+
+def compared(sides: Sequence[Side]) -> tuple[list[str], dict[str, dict[str, float]], bool]:
+    """The table of both sides."""
+    short, long = (side.figures() for side in sides)
+    lines = [f"{'closed instances':<34}{sides[0].closed:>14,}{sides[1].closed:>14,}{'ratio':>10}"]
+    for name, value in short.items():
+        ratio = f"{long[name] / value:.3f}" if value else "-"
+        lines.append(f"{name:<34}{value:>14g}{long[name]:>14g}{ratio:>10}")
+    grew = long["cpu_s_per_1000"] / short["cpu_s_per_1000"]
+    slowed = short["units_per_s"] / long["units_per_s"]
+    flat = grew <= GROWTH_MAX and slowed <= GROWTH_MAX
+    lines += ["", f"CPU per command x{grew:.3f}, throughput x{1 / slowed:.3f}: {'flat' if flat else 'NOT FLAT'}"]
+    problems = [problem for side in sides for problem in side.problems]
+    lines += [f"PROBLEM {problem}" for problem in problems]
+    return lines, {str(side.closed): side.figures() for side in sides}, bool(problems)
+
+
+def _tell(text: str) -> None:
+    print(f"{text} …", file=sys.stderr, flush=True)
+
+
+def _side(stub: Stub, closed: int) -> Side:
+    uses = 4 * (UNITS + QUIET_UNITS + WARM_UP_UNITS)
+    return Side(closed, TrueupPlane(f"plane {closed}", TEMPLATES[0], stub.url, units_max=uses))
+
+
+def _prepare(side: Side) -> None:
+    """Start a plane and give it its history: half of it of either kind of command."""
+    side.plane.start()
+    for number, command_type in enumerate(TEMPLATES):
+        side.plane.use(command_type)
+        rows, own = asyncio.run(_template(side.plane))
+        share = side.closed // len(TEMPLATES)
+        started = time.monotonic()
+        made = asyncio.run(seed(side.plane.database_url, rows, own, number * share + 1, (number + 1) * share))
+        _tell(f"{share:,} closed {command_type}: {made:,} rows in {time.monotonic() - started:.0f} s")
+    side.plane.use(TEMPLATES[0])
+    run_load(Order(side.plane.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
+
+
+async def _template(plane: TrueupPlane) -> tuple[list[Row], list[str]]:
+    """Run two commands and tell the first one's rows from the second one's."""
+    connection = await asyncpg.connect(plane.database_url)
+    schemas = [schema_of(name) for name in SERVICES]
+    try:
+        seen = []
+        for _ in range(2):
+            mark = await next_transaction(connection)
+            result = await asyncio.to_thread(run_load, Order(plane.request(), 1, SECONDS_MAX, in_flight=1))
+            if not result.ok:
+                raise RuntimeError(f"a command to copy did not succeed: {result.bad_samples}")
+            await asyncio.sleep(SETTLE_SECONDS)  # views and marks trail behind
+            seen.append(await rows_since(connection, schemas, mark))
+    finally:
+        await connection.close()
+    return own_rows(seen[0], seen[1])
+
+
+def _measure(side: Side, *, with_idle: bool) -> None:
+    plane = side.plane
+    read, used = asyncio.run(_rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
+    result = run_load(Order(plane.request(), UNITS, SECONDS_MAX, IN_FLIGHT))
+    time.sleep(SETTLE_SECONDS)
+    busy = sum(cpu_seconds(plane.roots()).values()) - used
+    if result.bad or not result.ok:
+        side.problems.append(f"{plane.name}: {result.bad} units did not succeed: {result.bad_samples}")
+        return
+    side.cpu.append(1000 * busy / result.ok)
+    side.units_per_s.append(result.ok / result.seconds)
+    time.sleep(STATISTICS_DELAY_SECONDS)
+    read_after, used = asyncio.run(_rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
+    if with_idle:
+        time.sleep(STATISTICS_DELAY_SECONDS)
+        side.idle_cores = (sum(cpu_seconds(plane.roots()).values()) - used) / STATISTICS_DELAY_SECONDS
+        idle_read = asyncio.run(_rows_read(plane.database_url)) - read_after
+        side.idle_rows_per_s = idle_read / STATISTICS_DELAY_SECONDS
+    waited = STATISTICS_DELAY_SECONDS + SETTLE_SECONDS + result.seconds
+    side.rows_per_command.append((read_after - read - waited * side.idle_rows_per_s) / result.ok)
+    rate = plane.quiet_rate_per_second
+    quiet = run_load(Order(plane.request(), QUIET_UNITS, 2 * QUIET_UNITS / rate, rate_per_second=rate))
+    if quiet.p50_ms is not None:
+        side.p50.append(quiet.p50_ms)
+
+
+async def _rows_read(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(_READ))
+    finally:
+        await connection.close()

@@ -1,0 +1,1 @@
+"""The engines that Trueup is compared with: how each is installed, deployed and asked for the same units."""

@@ -1,0 +1,19 @@
+"""The table of all mutants, by the part of the product that they break."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import adapters, delivery, documents, gateway, orchestrator, people, reconciler, sagas
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *adapters.MUTANTS,
+    *orchestrator.MUTANTS,
+    *sagas.MUTANTS,
+    *delivery.MUTANTS,
+    *gateway.MUTANTS,
+    *people.MUTANTS,
+    *reconciler.MUTANTS,
+    *documents.MUTANTS,
+)

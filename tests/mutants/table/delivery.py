@@ -1,0 +1,212 @@
+"""Mutants of loop, inbox, outbox, relay and compare-and-set: how messages and rows may get lost or doubled."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, Seeds
+
+RUNTIME: Final = "libs/common/trueup_common/runtime"
+ORDER: Final = "tests/common/test_loop_order.py"
+LOOP: Final = "tests/common/test_loop.py"
+
+LOOPS: Final = (
+    Mutant(
+        name="ack-before-commit",
+        law="commit, publish, ack: in this order",
+        rows="M1 M2",
+        file=f"{RUNTIME}/host.py",
+        old="            messages, outgoing = await self._commit(",
+        new=(
+            "            for delivery in batch:\n                await delivery.ack()\n"
+            "            messages, outgoing = await self._commit("
+        ),
+        killers=(f"{ORDER}::test_commit_publish_ack_then_act", Seeds(100, theme="crashes", sagas=False)),
+    ),
+    Mutant(
+        name="publish-before-commit",
+        law="only what was committed is published",
+        rows="M1",
+        file=f"{RUNTIME}/host.py",
+        old="                        await tx.post(outgoing)",
+        new=(
+            "                        await self.publisher.publish(outgoing)\n"
+            "                        await tx.post(outgoing)"
+        ),
+        killers=(f"{ORDER}::test_commit_publish_ack_then_act", Seeds(100)),
+    ),
+    Mutant(
+        name="outbox-skipped",
+        law="outgoing messages are committed with the state that causes them",
+        rows="M1",
+        file=f"{RUNTIME}/host.py",
+        old="                        await tx.post(outgoing)",
+        new="                        pass",
+        killers=(f"{ORDER}::test_commit_publish_ack_then_act", Seeds(60)),
+    ),
+    Mutant(
+        name="inbox-duplicate-processed",
+        law="a message that the inbox knows has no second effect",
+        rows="M1 I1",
+        file=f"{RUNTIME}/host.py",
+        old="(fresh is not None and message.id not in fresh):",
+        new="(fresh is None and not message.id):",
+        killers=(f"{ORDER}::test_what_the_inbox_knows_is_only_acked", Seeds(100, theme="echo", sagas=False)),
+    ),
+    Mutant(
+        name="twins-in-one-batch",
+        law="a message that comes twice in one batch is processed once",
+        rows="M1",
+        file=f"{RUNTIME}/host.py",
+        old="        seen.add(message.id)\n",
+        new="",
+        killers=(f"{ORDER}::test_what_the_inbox_knows_is_only_acked",),
+    ),
+    Mutant(
+        name="busy-store-counts-as-poison",
+        law="a busy store is repeated inside the loop and never counts as a failure",
+        rows="M2",
+        file=f"{RUNTIME}/host.py",
+        old="            except StoreBusy as busy:",
+        new="            except TooEarly as busy:",
+        killers=(f"{ORDER}::test_a_busy_store_is_repeated_and_counts_no_failure",),
+    ),
+    Mutant(
+        name="poison-takes-its-neighbours",
+        law="a failed batch runs again one by one; only who fails alone is counted",
+        rows="M3",
+        file=f"{RUNTIME}/host.py",
+        old="            if len(batch) > 1:",
+        new="            if len(batch) > BATCH_MAX:",
+        killers=(f"{ORDER}::test_poison_fails_alone_and_is_kept_at_the_limit",),
+    ),
+    Mutant(
+        name="poison-dropped",
+        law="a message that cannot be processed is kept with its bytes and owned",
+        rows="M3",
+        file=f"{RUNTIME}/host.py",
+        old="                        await tx.quarantine(self.source.name, message, reason)",
+        new="                        log.error(reason)",
+        killers=(f"{ORDER}::test_poison_fails_alone_and_is_kept_at_the_limit",),
+    ),
+    Mutant(
+        name="poison-retried-for-ever",
+        law="at the limit of failures a message is quarantined",
+        rows="M3",
+        file=f"{RUNTIME}/host.py",
+        old=">= FAILURES_MAX",
+        new="> 1000 * FAILURES_MAX",
+        killers=(f"{ORDER}::test_poison_fails_alone_and_is_kept_at_the_limit",),
+    ),
+    Mutant(
+        name="tick-published-before-commit",
+        law="what time brings is published after its commit, too",
+        rows="M1",
+        file=f"{RUNTIME}/timers.py",
+        old="                await tx.post(outgoing)",
+        new="                await self.publisher.publish(outgoing)\n                await tx.post(outgoing)",
+        killers=(f"{ORDER}::test_a_tick_commits_then_publishes", Seeds(100)),
+    ),
+)
+
+RELAY: Final = (
+    Mutant(
+        name="marked-before-published",
+        law="an outbox row is marked only once the broker confirmed it",
+        rows="M1 M2",
+        file=f"{RUNTIME}/timers.py",
+        old="            await tx.mark_sent(self.publisher.take_confirmed())",
+        new="            await tx.mark_sent([message.id for message in messages])",
+        killers=(f"{ORDER}::test_the_relay_marks_only_what_the_broker_confirmed", Seeds(100)),
+    ),
+    Mutant(
+        name="confirmed-forgotten-by-a-busy-store",
+        law="what could not be marked now is marked later",
+        rows="M2",
+        file=f"{RUNTIME}/timers.py",
+        old="            self.publisher.confirmed.extend(confirmed)",
+        new="            confirmed.clear()",
+        killers=(f"{ORDER}::test_a_busy_store_leaves_the_marks_for_later",),
+    ),
+    Mutant(
+        name="emptied-stream-not-noticed",
+        law="a stream that goes back has lost messages: they are sent again",
+        rows="M2",
+        file=f"{RUNTIME}/timers.py",
+        old="count = await tx.forget_sent() if reset else 0",
+        new="count = 0",
+        killers=(f"{LOOP}::test_an_emptied_stream_is_filled_again", Seeds(100)),
+    ),
+    Mutant(
+        name="relay-takes-rows-by-cursor",
+        law="the relay takes every unsent row, also one that commits late under a lower number",
+        rows="M2 M1",
+        file=f"{RUNTIME}/mail.py",
+        old="  SELECT id FROM outbox_unsent WHERE created_at < now() - make_interval(secs => $1)\n",
+        new=(
+            "  SELECT id FROM outbox_unsent WHERE created_at < now() - make_interval(secs => $1)\n"
+            "  AND id > coalesce((SELECT max(o.id) FROM outbox AS o WHERE NOT EXISTS (\n"
+            "    SELECT 1 FROM outbox_unsent AS u WHERE u.id = o.id)), 0)\n"
+        ),
+        killers=(f"{LOOP}::test_a_row_that_commits_late_under_a_lower_number_is_relayed",),
+    ),
+    Mutant(
+        name="unconfirmed-taken-for-sent",
+        law="a publication that the broker refused stays in the outbox",
+        rows="M2",
+        file=f"{RUNTIME}/bus.py",
+        old="            if not refusal:",
+        new="            if refusal is not None:",
+        killers=("tests/common/test_publisher.py::test_what_the_broker_refuses_is_left_to_the_relay",),
+    ),
+    Mutant(
+        name="unpublished-purged",
+        law="old mail is deleted only once it was published",
+        rows="M2",
+        file=f"{RUNTIME}/mail.py",
+        old="\n    AND NOT EXISTS (SELECT 1 FROM outbox_unsent AS u WHERE u.id = oldest.id))",
+        new=")",
+        killers=(f"{LOOP}::test_mail_that_nobody_confirmed_is_never_purged",),
+    ),
+)
+
+ROWS: Final = (
+    Mutant(
+        name="last-writer-wins",
+        law="rows move by compare-and-set: the loser reloads",
+        rows="X7 M1",
+        file=f"{RUNTIME}/rows.py",
+        old="""guard = f' AND t."{version}" = r."{version}" - 1' if version else "\"""",
+        new='guard = ""',
+        killers=("tests/common/test_rows.py::test_another_version_than_the_next_is_a_conflict_and_keeps_nothing",),
+    ),
+    Mutant(
+        name="older-view-replaces-newer",
+        law="a projection never goes back, whatever the order of events",
+        rows="M2 P3",
+        file=f"{RUNTIME}/rows.py",
+        old="""newer = f' WHERE t."{version}" < excluded."{version}"' if version else "\"""",
+        new='newer = ""',
+        killers=("tests/common/test_rows.py::test_an_older_row_never_replaces_a_newer_one",),
+    ),
+    Mutant(
+        name="rows-written-in-any-order",
+        law="rows are written in key order, so that batches never deadlock",
+        rows="M2",
+        file=f"{RUNTIME}/rows.py",
+        old="        ordered = sorted(rows, key=self.key_of)\n        return Write(",
+        new="        ordered = list(rows)\n        return Write(",
+        killers=("tests/common/test_rows.py::test_updates_name_their_rows_in_key_order",),
+    ),
+    Mutant(
+        name="lost-session-as-poison",
+        law="a session that the server killed says nothing about the message",
+        rows="M2",
+        file=f"{RUNTIME}/db.py",
+        old="    asyncpg.InterfaceError,\n",
+        new="",
+        killers=(f"{LOOP}::test_sessions_that_the_server_kills_are_busy_not_poison",),
+    ),
+)
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*LOOPS, *RELAY, *ROWS)

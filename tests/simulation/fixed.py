@@ -1,0 +1,121 @@
+"""The seeds of the test suite: so many of each kind of misfortune, and where to look on for a transition that is rare.
+
+Plain seeds draw their misfortunes; a theme prescribes some that matter together. Both halves together are 300 seeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tests.simulation.coverage import TABLES, UNREACHED, cells
+from tests.simulation.run import Summary, run_seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some seeds of one kind."""
+
+    count: int
+    theme: str | None = None
+    first: int = 0
+
+
+COMMANDS: Final = (
+    Share(50),
+    Share(8, "late"),
+    Share(8, "orphan"),
+    Share(8, "blind"),
+    Share(8, "crashes"),
+    Share(8, "echo"),
+    Share(8, "refusals"),
+    Share(14, "liar"),
+    Share(14, "word"),
+    Share(8, "stale"),
+    Share(14, "deaf"),
+    Share(8, "vandals"),
+)
+WORKFLOWS: Final = (
+    Share(60),
+    Share(24, "undo"),
+    Share(16, "impatient"),
+    Share(24, "forward"),
+    Share(8, "liar"),
+    Share(6, "deaf"),
+    Share(6, "crashes"),
+)
+
+HUNT_MAX: Final = 240
+"""How many more seeds are run for a rare transition, at most."""
+OF_WORKFLOWS: Final[dict[str, str]] = {
+    "operation: QUEUED × refuse_grant": "undo",
+    "operation: VALIDATING × conflict": "undo",
+    "element: PENDING × retire": "undo",
+    "element: OBSERVING × retire": "undo",
+    "element: HEALTHY × retire": "undo",
+    "element: MANUAL × retire": "undo",
+    "element: RETIRED × established": "undo",
+    **{f"recovery: {name}": "forward" for name in cells("recovery")},
+}
+"""Transitions that need workflows → the theme in which they are likely."""
+OF_COMMANDS: Final[dict[str, str]] = {
+    "operation: QUEUED × doubt": "liar",
+    "operation: OUTCOME_UNKNOWN × beat": "blind",
+    "operation: ORPHAN_SUSPECTED × beat": "stale",
+    "operation: ORPHAN_SUSPECTED × return_unsent": "stale",
+    "operation: RUNNING × return_unsent": "stale",
+    **{f"operation: {name}": "word" for name in cells("operation") if name.startswith("OUTCOME_UNKNOWN × re")},
+    "operation: OUTCOME_UNKNOWN × conflict": "word",
+    "operation: OUTCOME_UNKNOWN × leave_unknown": "word",
+    "operation: OUTCOME_UNKNOWN × confirm": "word",
+    "ledger: UNKNOWN × task for a newer fence": "liar",
+    "ledger: CONFIRMED × task for a newer fence": "liar",
+    "ledger: ABSENT × find": "liar",
+    "ledger: TOMBSTONE × find": "orphan",
+    "settlement: FINDING × requested": "word",
+    "settlement: FINDING × exhausted": "blind",
+    "settlement: FINDING × stale_answer": "liar",
+    "settlement: OPEN × exhausted": "blind",
+    "element: PENDING × established": "blind",
+    "element: OBSERVING × established": "stale",
+    "element: MANUAL × established": "vandals",
+    "element: MANUAL × visit": "vandals",
+}
+"""The same for single commands; whatever is named nowhere is looked for in `DEFAULT`."""
+DEFAULT: Final = "deaf"
+
+
+def wanted(*, sagas: bool) -> dict[str, str]:
+    """Transitions that one half of the seeds has to take, and the theme in which each is likely."""
+    everything = [
+        f"{table}: {name}" for table in TABLES for name in cells(table) if name not in UNREACHED.get(table, {})
+    ]
+    if sagas:
+        return {name: theme for name, theme in OF_WORKFLOWS.items() if name in everything}
+    return {name: OF_COMMANDS.get(name, DEFAULT) for name in everything if name not in OF_WORKFLOWS}
+
+
+def run_shares(shares: tuple[Share, ...], *, sagas: bool) -> Summary:
+    """All seeds of one half."""
+    summary = Summary()
+    for share in shares:
+        summary.add(run_seeds(share.first, share.count, theme=share.theme, sagas=sagas))
+    return summary
+
+
+def missing(summary: Summary, *, sagas: bool) -> dict[str, str]:
+    """Transitions of one half that were not taken, with the theme in which each is likely."""
+    taken = {f"{table}: {name}" for table in TABLES for name in summary.coverage.get(table, {})}
+    return {name: theme for name, theme in wanted(sagas=sagas).items() if name not in taken}
+
+
+def hunt(summary: Summary, *, sagas: bool) -> None:
+    """Run more seeds of the themes of what is missing, always the same ones, until it is taken or `HUNT_MAX` is over."""
+    next_seed: dict[str, int] = {}
+    while left := missing(summary, sagas=sagas):
+        theme = next((theme for theme in left.values() if next_seed.get(theme, 0) < HUNT_MAX), None)
+        if theme is None:
+            return
+        at = next_seed.setdefault(theme, 0)
+        summary.add(run_seeds(1000 + at, 5, theme=theme, sagas=sagas))
+        next_seed[theme] = at + 5
