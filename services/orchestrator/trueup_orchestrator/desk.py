@@ -130,12 +130,11 @@ class Desk:
         if not known:
             return {}
         versions = await tx.versions(list(known))
-        folds = {
+        return {
             key: Fold(case, moment, self.terms, workflow=self.workflow_of(case.instance))
             for key, case in known.items()
             if versions.get(key) == case.instance.state_version
         }
-        return folds
 
     async def load(self, tx: OrchestratorTransaction, moment: Moment, rows: Sequence[JournalRow]) -> dict[str, Fold]:
         """Folds, by case, of stored operations: with instance, open obligations and unpublished history."""

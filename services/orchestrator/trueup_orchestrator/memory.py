@@ -1,8 +1,8 @@
 """Cases in hand: what the last commit of this process left of an open case, so that the next event need not load it.
 
-A transaction takes a case out and its commit puts it back, so what failed is never seen again. Whoever takes a case asks
-the store for its version: every change of a case or of one of its operations raises it, so an equal version means that
-nobody else moved it (ADR 0021).
+A transaction takes a case out and its commit puts it back, so what failed is never seen again. Whoever takes a case
+asks the store for its version: every change of a case or of one of its operations raises it, so an equal version means
+that nobody else moved it (ADR 0021).
 """
 
 from collections.abc import Iterable, Sequence

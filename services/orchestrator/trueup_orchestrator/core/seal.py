@@ -28,6 +28,8 @@ from trueup_orchestrator.core.signals import let_go
 from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
 
 PROGRESS_DELAY_SECONDS: Final = 1.0
+WORKFLOW_PROGRESS_DELAY_SECONDS: Final = 2.0
+"""A workflow moves on with each step, and each telling of it is as long as the whole case."""
 TOLD_BYTES_MAX: Final = 600_000
 _UNDONE_BADLY: Final = (CompensationState.COMPENSATION_FAILED, CompensationState.COMPENSATION_UNKNOWN)
 _FREES_IDENTITY: Final = frozenset({OperationState.FAILED, OperationState.CANCELLED})
@@ -207,9 +209,8 @@ def _tell(fold: Fold, moved: Sequence[JournalRow], history: tuple[HistoryEvent, 
         told = _portions([(row, json_bytes(_told(row))) for row in moved])[0]  # the rest comes with what is durable
         return _changed(fold, written(_told_case(instance)), told, history, "")
 
-    fold.outgoing.append(
-        Outgoing(late, durable=False, delay_seconds=PROGRESS_DELAY_SECONDS, coalesce=instance.workflow_id)
-    )
+    delay = PROGRESS_DELAY_SECONDS if fold.workflow is None else WORKFLOW_PROGRESS_DELAY_SECONDS
+    fold.outgoing.append(Outgoing(late, durable=False, delay_seconds=delay, coalesce=instance.workflow_id))
 
 
 def _changed(
@@ -287,12 +288,14 @@ def seal(fold: Fold) -> Decision:
         if told:
             _tell(fold, _of_interest(fold, (*begun, *moved)), before.unpublished + events, durable)
         unpublished = () if durable else before.unpublished + events
+    outgoing = tuple(fold.outgoing)
+    fold.outgoing.clear()  # progress is made from the fold later: held there too, it would be a cycle
     return Decision(
         case=Case(fold.instance, tuple(fold.operations.values()), tuple(fold.obligations.values()), unpublished),
         events=events,
         opened=tuple(opened),
         changed=tuple(closed),
-        outgoing=tuple(fold.outgoing),
+        outgoing=outgoing,
         created=fold.created,
         begun=tuple(begun),
         moved=tuple(moved),
