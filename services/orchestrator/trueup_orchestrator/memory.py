@@ -2,7 +2,7 @@
 
 A transaction takes a case out and its commit puts it back, so what failed is never seen again. Whoever takes a case
 asks the store for its version: every change of a case or of one of its operations raises it, so an equal version means
-that nobody else moved it (ADR 0021).
+that nobody else moved it (ADR 0022).
 """
 
 from collections.abc import Iterable, Sequence
