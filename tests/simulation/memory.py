@@ -161,6 +161,7 @@ class MemoryTransaction:
         self._claimed: list[tuple[str, str]] = []
         self._posted: list[Mail] = []
         self._actions: list[Callable[[], None]] = []
+        self._after: list[Callable[[], None]] = []
         self._locked: list[tuple[dict[Any, Any], Any]] = []
 
     async def __aenter__(self) -> Any:
@@ -183,8 +184,14 @@ class MemoryTransaction:
         if self.engine.strikes("commit kept, answer lost", self.database.faults.lost_commit):
             self.engine.note("commit kept, answer lost")
             raise StoreBusy("simulated: connection lost during commit")
+        for call in self._after:
+            call()
         if self.engine.chance(0.3):
             await STEP
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Once the commit was confirmed."""
+        self._after.append(call)
 
     # ports.Transaction
 

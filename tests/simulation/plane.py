@@ -14,6 +14,7 @@ from typing import Any, Final
 from tests.simulation import stores
 from tests.simulation.attempts import Jobs, SimulatedBackground
 from tests.simulation.bus import FakeBus, SimulatedPublisher, SimulatedSource
+from tests.simulation.checked_desk import CheckedDesk
 from tests.simulation.crashing import SimulatedCrashPoints
 from tests.simulation.declarations import APPROVED, BY_TYPE, COMMANDS, DECLARATIONS, SYSTEMS
 from tests.simulation.engine import EPOCH, Engine, Process, SimulatedSchedule, Sleep
@@ -46,7 +47,6 @@ from trueup_gateway.handler import GrantHandler, ViewHandler
 from trueup_gateway.rules import Rules
 from trueup_gateway.starting import Starter
 from trueup_orchestrator.core.case import Terms
-from trueup_orchestrator.desk import Desk
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
 from trueup_orchestrator.windows import Windows
 from trueup_reconciler.handler import EventsHandler as ReconcilerHandler
@@ -357,7 +357,7 @@ class Plane:
         )
 
     def _orchestrator(self, process: Process) -> None:
-        desk = Desk(
+        desk = CheckedDesk(
             declarations=self.catalog,
             governance=self._governance(process),
             terms=TERMS,

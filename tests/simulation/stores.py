@@ -170,6 +170,10 @@ class OrchestratorMemory(MemoryTransaction):
         """By case."""
         return await self.get("instance", "workflow_id", workflow_ids)
 
+    async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
+        """By case."""
+        return {row.workflow_id: row.state_version for row in await self.get("instance", "workflow_id", workflow_ids)}
+
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
         """Open ones by case."""
         rows = await self.get("obligation", "workflow_id", workflow_ids)

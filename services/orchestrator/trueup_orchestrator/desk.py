@@ -26,6 +26,7 @@ from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.start import IDENTITY_IN_USE
 from trueup_orchestrator.core.steps import Begin, begin, ended_without_effect
 from trueup_orchestrator.core.workflow import Workflow
+from trueup_orchestrator.memory import Cases
 from trueup_orchestrator.store import Identity, OrchestratorTransaction
 from trueup_orchestrator.windows import Windows
 
@@ -78,6 +79,7 @@ class Desk:
         self.governance = governance
         self.terms = terms
         self.windows = windows
+        self.cases = Cases()
         self._documents: dict[str, tuple[WorkflowDocument, Expressions]] = {}
 
     def declaration_of(self, fold: Fold, row: JournalRow) -> CommandDeclaration:
@@ -121,6 +123,18 @@ class Desk:
             },
             compensation=row.compensates is not None,
         )
+
+    async def recall(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
+        """Folds of those cases that are in hand and that nobody else moved since."""
+        known = self.cases.take(workflow_ids)
+        if not known:
+            return {}
+        versions = await tx.versions(list(known))
+        return {
+            key: Fold(case, moment, self.terms, workflow=self.workflow_of(case.instance))
+            for key, case in known.items()
+            if versions.get(key) == case.instance.state_version
+        }
 
     async def load(self, tx: OrchestratorTransaction, moment: Moment, rows: Sequence[JournalRow]) -> dict[str, Fold]:
         """Folds, by case, of stored operations: with instance, open obligations and unpublished history."""
@@ -358,7 +372,9 @@ class Desk:
 
     async def keep(self, tx: OrchestratorTransaction, folds: Iterable[Fold]) -> list[Outgoing]:
         """Seal and store; answers what is to be sent."""
-        decisions = [decision for decision in map(seal, folds) if decision.changes]
+        sealed = [seal(fold) for fold in folds]
+        tx.after_commit(lambda: self.cases.put([_as_stored(decision.case) for decision in sealed]))
+        decisions = [decision for decision in sealed if decision.changes]
         if decisions:
             await tx.save(decisions)
             over = [
@@ -369,6 +385,14 @@ class Desk:
             if over:
                 await tx.release(over)
         return [item for decision in decisions for item in decision.outgoing]
+
+
+def _as_stored(case: Case) -> Case:
+    """A case as a load would find it: with its open obligations only."""
+    is_open = [row for row in case.obligations if row.status == "open"]
+    if len(is_open) == len(case.obligations):
+        return case
+    return Case(case.instance, case.operations, tuple(is_open), case.unpublished)
 
 
 def _gives_up_locks(instance: InstanceRow) -> bool:

@@ -236,10 +236,12 @@ class EventHandler:
     ) -> Sequence[Outgoing]:
         """React to events of adapters, reconciler and gateway."""
         events = [(message, _event(message)) for message in messages]
-        about = [body for _, body in events if not isinstance(body, CASE_EVENTS)]
+        folds = await self.desk.recall(tx, moment, sorted({body.workflow_id for _, body in events}))
+        rest = [body for _, body in events if body.workflow_id not in folds]
+        about = [body for body in rest if not isinstance(body, CASE_EVENTS)]
         rows = await tx.operations(sorted({body.command_id for body in about})) if about else []
-        folds = await self.desk.load(tx, moment, rows)
-        cases = sorted({body.workflow_id for _, body in events if isinstance(body, CASE_EVENTS)} - set(folds))
+        folds.update(await self.desk.load(tx, moment, rows))
+        cases = sorted({body.workflow_id for body in rest if isinstance(body, CASE_EVENTS)} - set(folds))
         if cases:
             folds.update(await self._cases(tx, moment, cases))
         for message, body in events:

@@ -1,6 +1,6 @@
 """What the handlers need of a transaction, and how PostgreSQL gives it: rows in bulk, changed by compare-and-set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -53,6 +53,14 @@ class OrchestratorTransaction(Transaction, Protocol):
 
     async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
         """Cases by id."""
+        ...
+
+    async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
+        """The `state_version` of cases."""
+        ...
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Do something once this transaction is committed, and not otherwise."""
         ...
 
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
@@ -156,6 +164,7 @@ _DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("sha256",))
 _LOCKS: Final = Rows(LOCK, LockRow, key=("tenant", "key", "workflow_id"))
 _HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
 
+_VERSIONS: Final = "SELECT workflow_id, state_version FROM instance WHERE workflow_id = ANY($1::text[])"
 _HOLDERS: Final = f"""
 SELECT command_id, tenant, idempotency_key, generation, command_type, identity
 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, k, g)
@@ -251,6 +260,11 @@ class SqlOrchestratorTransaction(SqlTransaction):
     async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
         """Cases by id."""
         return await _INSTANCES.get(self.connection, "workflow_id", workflow_ids)
+
+    async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
+        """The `state_version` of cases."""
+        records = await self.connection.fetch(_VERSIONS, list(workflow_ids))
+        return {record["workflow_id"]: record["state_version"] for record in records}
 
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
         """Open obligations of cases."""

@@ -5,7 +5,7 @@ guessed at: what passes here can neither break an insert nor a publication later
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
@@ -65,19 +65,37 @@ class Message:
         return len(self.data) + HEADERS_BYTES_BOUND + len(self.causation_id or "") * 3 + named
 
 
-@record
 class Outgoing:
     """A message to be sent with the commit.
 
     `durable=False` is for progress only: published from memory after `delay_seconds` unless a newer one with the same
-    `coalesce` key replaced it; losing it loses no fact. `core=True` goes over core NATS (a nudge to one replica).
+    `coalesce` key replaced it; losing it loses no fact. Most progress is replaced before it is due, so it may be given
+    as a function that makes the message when somebody asks for it. `core=True` goes over core NATS (a nudge to one
+    replica).
     """
 
-    message: Message
-    durable: bool = True
-    core: bool = False
-    delay_seconds: float = 0.0
-    coalesce: str | None = None
+    __slots__ = ("_message", "coalesce", "core", "delay_seconds", "durable")
+
+    def __init__(
+        self,
+        message: Message | Callable[[], Message],
+        durable: bool = True,
+        core: bool = False,
+        delay_seconds: float = 0.0,
+        coalesce: str | None = None,
+    ) -> None:
+        self._message = message
+        self.durable = durable
+        self.core = core
+        self.delay_seconds = delay_seconds
+        self.coalesce = coalesce
+
+    @property
+    def message(self) -> Message:
+        """The message, made on first use."""
+        if not isinstance(self._message, Message):
+            self._message = self._message()
+        return self._message
 
 
 def stand_in(subject: str, data: bytes, *, id: str, time: datetime, reason: str) -> Message:  # noqa: A002

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -280,6 +281,14 @@ def _broken(raw: Msg, error: EnvelopeBroken) -> Message:
     )
 
 
+@dataclass(slots=True)
+class _Pending:
+    """Progress that is not due yet."""
+
+    handle: asyncio.TimerHandle
+    item: Outgoing
+
+
 class BusPublisher:
     """Publishes what was committed; remembers what the broker confirmed, for the relay to mark."""
 
@@ -289,7 +298,7 @@ class BusPublisher:
         self.full = False
         self.published_count = 0
         self.failed_count = 0
-        self._pending: dict[str, asyncio.TimerHandle] = {}
+        self._pending: dict[str, _Pending] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._inbox = ""
         self._number = 0
@@ -299,15 +308,16 @@ class BusPublisher:
         """Publish durable messages with confirmation, nudges at once, progress after its delay unless replaced."""
         futures: list[tuple[str, asyncio.Future[bytes]]] = []
         for item in outgoing:
-            if item.coalesce and (handle := self._pending.pop(item.coalesce, None)):
-                handle.cancel()
+            late = item.delay_seconds > 0 and item.coalesce is not None and not item.durable
+            if late:
+                self._put_off(item)
+                continue
+            if item.coalesce and (replaced := self._pending.pop(item.coalesce, None)):
+                replaced.handle.cancel()
             if item.durable:
                 future = await self._start(item.message)
                 if future is not None:
                     futures.append((item.message.id, future))
-            elif item.delay_seconds > 0 and item.coalesce:
-                loop = asyncio.get_running_loop()
-                self._pending[item.coalesce] = loop.call_later(item.delay_seconds, self._later, item)
             elif item.core:
                 await self.bus.send(item.message.subject, item.message.data, headers_of(item.message))
             else:
@@ -315,10 +325,18 @@ class BusPublisher:
         if futures:
             await self._confirm(futures)
 
-    def _later(self, item: Outgoing) -> None:
-        if item.coalesce:
-            self._pending.pop(item.coalesce, None)
-        task = asyncio.get_running_loop().create_task(self._progress(item.message))
+    def _put_off(self, item: Outgoing) -> None:
+        """Progress for later. What replaces it takes over its time: whoever moves on and on is told of all the same."""
+        key = str(item.coalesce)
+        waiting = self._pending.get(key)
+        if waiting is not None:
+            waiting.item = item
+            return
+        handle = asyncio.get_running_loop().call_later(item.delay_seconds, self._later, key)
+        self._pending[key] = _Pending(handle, item)
+
+    def _later(self, key: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._progress(self._pending.pop(key).item.message))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

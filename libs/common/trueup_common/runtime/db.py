@@ -39,6 +39,8 @@ KEYED_PLANS: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "enable_material": "off",
     "plan_cache_mode": "force_generic_plan",
 }
 """Services only reach rows by key. Without the first three, a plan made while a table was empty scans it for ever; and

@@ -1,7 +1,7 @@
 """Mail: inbox, outbox and quarantine of a service, inside its own transaction, and the relay's view of them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import sha256_hex
@@ -54,6 +54,7 @@ class SqlTransaction:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._counted: list[tuple[Tally, tuple[str, ...]]] = []
+        self._after: list[Callable[[], None]] = []
         self._writes: list[Write] = []
 
     def later(self, *writes: Write | None) -> None:
@@ -69,8 +70,14 @@ class SqlTransaction:
         """Count something of this transaction, once it is committed."""
         self._counted.append((tally, labels))
 
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Do something once this transaction is committed, and not otherwise."""
+        self._after.append(call)
+
     def committed(self) -> None:
         """The store tells that the commit succeeded."""
+        for call in self._after:
+            call()
         for tally, labels in self._counted:
             tally.add(labels)
 

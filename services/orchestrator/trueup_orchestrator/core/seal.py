@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged, SettleRequested
 from trueup_common.contracts.history import append
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
@@ -28,7 +28,10 @@ from trueup_orchestrator.core.signals import let_go
 from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
 
 PROGRESS_DELAY_SECONDS: Final = 1.0
+WORKFLOW_PROGRESS_DELAY_SECONDS: Final = 2.0
+"""A workflow moves on with each step, and each telling of it is as long as the whole case."""
 TOLD_BYTES_MAX: Final = 600_000
+_UNDONE_BADLY: Final = (CompensationState.COMPENSATION_FAILED, CompensationState.COMPENSATION_UNKNOWN)
 _FREES_IDENTITY: Final = frozenset({OperationState.FAILED, OperationState.CANCELLED})
 
 
@@ -149,13 +152,29 @@ def _chain(fold: Fold) -> tuple[HistoryEvent, ...]:
     return tuple(events)
 
 
-def _durable(fold: Fold, obligations_moved: bool) -> bool:
-    """Progress of a single command's healthy running may be lost; everything else is told durably."""
-    if fold.workflow is not None:
+def _durable(fold: Fold, touched: Sequence[JournalRow], obligations_moved: bool) -> bool:
+    """Progress of healthy running may be lost; whatever settles, fails or begins to wait is told durably.
+
+    Lost progress of a workflow comes with its next commit: while it runs, each has a lease, a retry or a wait ahead.
+    """
+    status = fold.instance.status
+    if obligations_moved or (status is not InstanceStatus.RUNNING and not _goes_on_undoing(fold)):
         return True
-    row = fold.operation
-    running = row.state in IN_FLIGHT or (row.state is OperationState.QUEUED and row.next_retry_at is None)
-    return obligations_moved or not running or fold.instance.status is not InstanceStatus.RUNNING
+    rows = touched if fold.workflow is not None else fold.operations.values()
+    return not all(_is_healthy(row, workflow=fold.workflow is not None) for row in rows)
+
+
+def _goes_on_undoing(fold: Fold) -> bool:
+    """True for a workflow that was undoing before already."""
+    return fold.instance.status is fold.before.instance.status is InstanceStatus.COMPENSATING
+
+
+def _is_healthy(row: JournalRow, *, workflow: bool) -> bool:
+    if row.state in IN_FLIGHT:
+        return True
+    if row.state is OperationState.QUEUED:
+        return row.next_retry_at is None
+    return workflow and row.state is OperationState.SUCCESS and row.compensation_state not in _UNDONE_BADLY
 
 
 def _told(row: InstanceRow | JournalRow) -> dict[str, Any]:
@@ -177,30 +196,45 @@ def _told_case(instance: InstanceRow) -> dict[str, Any]:
 def _tell(fold: Fold, moved: Sequence[JournalRow], history: tuple[HistoryEvent, ...], durable: bool) -> None:
     """The case to the gateway with what changed, and the answer to the replica whose client waits."""
     instance = fold.instance
-    case = written(_told_case(instance))
-    operations = [(row, json_bytes(_told(row))) for row in moved]
-    for index, part in enumerate(_portions(operations)):
-        body = {
-            "instance": case,
-            "operations": [fragment(data) for _, data in part],
-            "obligations": written(list(fold.obligations.values())),
-            "history": written(history if index == 0 else ()),
-        }
-        suffix = f":{index}" if index else ""
-        message = fold.envelope(
-            body,
-            f"{instance.workflow_id}:{instance.state_version}{suffix}",
-            event_subject(SOURCE, "case", instance.tenant),
-            CaseChanged.__name__,
-        )
-        fold.outgoing.append(
-            Outgoing(
-                message,
-                durable=durable,
-                delay_seconds=0.0 if durable else PROGRESS_DELAY_SECONDS,
-                coalesce=instance.workflow_id,
-            )
-        )
+    if durable:
+        case = written(_told_case(instance))
+        operations = [(row, json_bytes(_told(row))) for row in moved]
+        for index, part in enumerate(_portions(operations)):
+            message = _changed(fold, case, part, history if index == 0 else (), f":{index}" if index else "")
+            fold.outgoing.append(Outgoing(message, coalesce=instance.workflow_id))
+        _answer(fold, case, operations)
+        return
+
+    def late() -> Message:
+        told = _portions([(row, json_bytes(_told(row))) for row in moved])[0]  # the rest comes with what is durable
+        return _changed(fold, written(_told_case(instance)), told, history, "")
+
+    delay = PROGRESS_DELAY_SECONDS if fold.workflow is None else WORKFLOW_PROGRESS_DELAY_SECONDS
+    fold.outgoing.append(Outgoing(late, durable=False, delay_seconds=delay, coalesce=instance.workflow_id))
+
+
+def _changed(
+    fold: Fold,
+    case: Any,
+    operations: Sequence[tuple[JournalRow, bytes]],
+    history: tuple[HistoryEvent, ...],
+    suffix: str,
+) -> Message:
+    body = {
+        "instance": case,
+        "operations": [fragment(data) for _, data in operations],
+        "obligations": written(list(fold.obligations.values())),
+        "history": written(history),
+    }
+    return fold.envelope(
+        body,
+        f"{fold.instance.workflow_id}:{fold.instance.state_version}{suffix}",
+        event_subject(SOURCE, "case", fold.instance.tenant),
+        CaseChanged.__name__,
+    )
+
+
+def _answer(fold: Fold, case: Any, operations: Sequence[tuple[JournalRow, bytes]]) -> None:
     for row, data in operations:
         stored = fold.known.get(row.command_id)
         newly = row.state in ANSWERED and (stored is None or stored.state not in ANSWERED)
@@ -234,14 +268,15 @@ def seal(fold: Fold) -> Decision:
     _follow(fold)
     opened, closed = settle(fold)
     begun, moved = _versioned(fold)
-    instance_changed = bool(fold.notes or opened or closed) or fold.instance is not before.instance or fold.created
-    if fold.workflow is not None:
-        instance_changed = instance_changed or bool(begun or moved)  # who decides on stale operations loses the race
+    # Every change of an operation raises the version of its case: who decides on stale operations loses the race.
+    told = bool(fold.notes or opened or closed) or fold.instance is not before.instance or fold.created
+    told = told or (fold.workflow is not None and bool(begun or moved))
+    instance_changed = told or bool(begun or moved)
     events: tuple[HistoryEvent, ...] = ()
     unpublished = before.unpublished
     if instance_changed:
         events = _chain(fold)
-        durable = _durable(fold, bool(opened or closed))
+        durable = told and _durable(fold, (*begun, *moved), bool(opened or closed))
         last = events[-1] if events else None
         seq = last.seq if last else fold.instance.history_seq
         fold.instance = fold.instance.evolve(
@@ -250,20 +285,31 @@ def seal(fold: Fold) -> Decision:
             history_hash=last.hash if last else fold.instance.history_hash,
             published_seq=seq if durable else fold.instance.published_seq,
         )
-        told = (*begun, *moved) if fold.workflow is not None else tuple(fold.operations.values())
-        _tell(fold, told, before.unpublished + events, durable)
+        if told:
+            _tell(fold, _of_interest(fold, (*begun, *moved)), before.unpublished + events, durable)
         unpublished = () if durable else before.unpublished + events
+    outgoing = tuple(fold.outgoing)
+    fold.outgoing.clear()  # progress is made from the fold later: held there too, it would be a cycle
     return Decision(
         case=Case(fold.instance, tuple(fold.operations.values()), tuple(fold.obligations.values()), unpublished),
         events=events,
         opened=tuple(opened),
         changed=tuple(closed),
-        outgoing=tuple(fold.outgoing),
+        outgoing=outgoing,
         created=fold.created,
         begun=tuple(begun),
         moved=tuple(moved),
         instance_changed=instance_changed,
     )
+
+
+def _of_interest(fold: Fold, touched: Sequence[JournalRow]) -> tuple[JournalRow, ...]:
+    """The operation of a single command; of a workflow those that changed since anything durable was told."""
+    if fold.workflow is None:
+        return tuple(fold.operations.values())
+    names = {row.command_id for row in touched}
+    names.update(event.payload.get("command_id", "") for event in fold.before.unpublished)
+    return tuple(row for key, row in fold.operations.items() if key in names)
 
 
 def _versioned(fold: Fold) -> tuple[list[JournalRow], list[JournalRow]]:

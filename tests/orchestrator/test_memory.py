@@ -1,0 +1,176 @@
+"""Cases in hand: exactly what is stored, and never trusted beyond their version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests import servers
+from tests.orchestrator.cases import receipt
+from tests.orchestrator.test_store import Plane, accepted
+
+from trueup_common.contracts.states import InstanceStatus, OperationState, ReceiptStatus
+from trueup_common.contracts.task import Beat, RunningAttempt
+from trueup_common.runtime.db import Database
+from trueup_common.runtime.ports import StoreBusy
+from trueup_orchestrator import store
+from trueup_orchestrator.core.case import Case
+from trueup_orchestrator.memory import BYTES_MAX, Cases
+
+S = OperationState
+
+
+@pytest.fixture
+async def plane(plane_database: servers.Database) -> AsyncIterator[Plane]:
+    database = await Database.connect(plane_database.url("orchestrator"), schema="orchestrator", size=4)
+    async with database.connection() as connection:
+        for table in ("operation", "instance", "obligation", "history", "outbox", "inbox"):
+            await connection.execute(f"DELETE FROM {table}")
+    yield Plane(database)
+    await database.close()
+
+
+def held(plane: Plane, workflow_id: str) -> Case | None:
+    """What is in hand, left there."""
+    found = plane.desk.cases.take([workflow_id])
+    plane.desk.cases.put(list(found.values()))
+    return found.get(workflow_id)
+
+
+async def stored(plane: Plane, workflow_id: str) -> Case:
+    """What a load finds."""
+    async with plane.store.transaction() as tx:
+        now, _ = await tx.claim("test", [])
+        instances = await tx.instances([workflow_id])
+        rows = [record["command_id"] for record in await plane.fetch("SELECT command_id FROM operation")]
+        folds = await plane.desk.load_cases(tx, now, instances, await tx.operations(rows))
+    return folds[workflow_id].before
+
+
+async def test_what_is_remembered_is_what_is_stored(plane: Plane) -> None:
+    """After each commit of an open case, in every column; an ended case is let go.
+
+    Requirements: B5
+    """
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    assert held(plane, body.workflow_id) == await stored(plane, body.workflow_id)
+    row = await plane.row(body.command_id)
+    await plane.react(plane.events, [receipt(row, ReceiptStatus.UNKNOWN)])
+    assert held(plane, body.workflow_id) == await stored(plane, body.workflow_id)
+    row = await plane.row(body.command_id)
+    assert row.state is S.OUTCOME_UNKNOWN
+    await plane.react(plane.events, [receipt(row, ReceiptStatus.CONFIRMED)])
+    assert (await plane.row(body.command_id)).state is S.SUCCESS
+    assert held(plane, body.workflow_id) is None
+
+
+async def test_who_holds_an_old_case_loads_it_again(plane: Plane) -> None:
+    """Two replicas take turns with one case; neither decides on what the other has changed since.
+
+    Requirements: D5
+    """
+    other = Plane(plane.database)
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    await other.react(other.events, [receipt(row, ReceiptStatus.UNKNOWN)])
+    old = held(plane, body.workflow_id)
+    assert old is not None and old.operation.state is S.DISPATCHING
+    await plane.react(plane.events, [receipt(await plane.row(body.command_id), ReceiptStatus.CONFIRMED)])
+    row = await plane.row(body.command_id)
+    assert (row.state, row.state_version) == (S.SUCCESS, 3)
+
+
+async def test_a_beat_that_another_replica_took_makes_a_case_old(plane: Plane) -> None:
+    """Also a change that no history tells of raises the version of the case."""
+    other = Plane(plane.database)
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    now, _ = await _moment(plane)
+    running = RunningAttempt(
+        command_id=row.command_id, attempt_id=row.attempts[-1]["attempt_id"], fence=row.fence, tenant=row.tenant
+    )
+    other.timers.heard(Beat(worker="adapter", system=row.target_system, running=(running,), slots={}, at=now.real))
+    await other.tick("beats")
+    before = held(plane, body.workflow_id)
+    after = await stored(plane, body.workflow_id)
+    assert before is not None and before.instance.state_version < after.instance.state_version
+    assert after.operation.lease_expires_at != before.operation.lease_expires_at or after.operation.heartbeat_at
+
+
+async def _moment(plane: Plane) -> Any:
+    async with plane.store.transaction() as tx:
+        return await tx.claim("test", [])
+
+
+async def test_a_transaction_that_failed_leaves_nothing_in_hand(plane: Plane) -> None:
+    """Its repetition starts from the store.
+
+    Requirements: M1
+    """
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    with pytest.raises(StoreBusy):
+        async with plane.store.transaction() as tx:
+            now, _ = await tx.claim("test", [])
+            folds = await plane.desk.recall(tx, now, [body.workflow_id])
+            assert list(folds) == [body.workflow_id]
+            await plane.desk.keep(tx, folds.values())
+            raise StoreBusy("the connection was lost")
+    assert held(plane, body.workflow_id) is None
+    await plane.react(plane.events, [receipt(row, ReceiptStatus.CONFIRMED)])
+    assert (await plane.row(body.command_id)).state is S.SUCCESS
+
+
+async def test_memory_is_bounded(plane: Plane) -> None:
+    """In cases and in bytes: the oldest and the largest are loaded each time.
+
+    Requirements: B5
+    """
+    bodies = [await accepted(plane, number, idempotency_key=f"key-{number}") for number in (1, 2, 3)]
+    for body in bodies:
+        await plane.react(plane.commands, [body])
+    found = list(plane.desk.cases.take([body.workflow_id for body in bodies]).values())
+    assert len(found) == 3
+    few = Cases(cases_max=2)
+    few.put(found)
+    assert list(few.take([body.workflow_id for body in bodies])) == [body.workflow_id for body in bodies[1:]]
+    case = found[0]
+    long = case.operation.evolve(payload={"text": "x" * BYTES_MAX})
+    over = case.instance.evolve(status=InstanceStatus.CLOSED)
+    few.put([Case(case.instance, (long,)), Case(over, case.operations)])
+    assert len(few) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "statement", "arguments"),
+    [
+        ("holders", store._HOLDERS, 6),
+        ("newest", store._NEWEST, 2),
+        ("started", store._STARTED, 3),
+        ("history", f"SELECT * FROM history {store._AFTER}", 2),
+        ("locks", f"SELECT * FROM lock {store._LOCKED}", 2),
+    ],
+)
+async def test_rows_are_reached_by_their_key(plane: Plane, name: str, statement: str, arguments: int) -> None:
+    """A plan made while a table was small must not read all of it for ever after.
+
+    Requirements: B4
+    """
+    types = re.findall(r"\$\d+::(\w+\[\])", statement)
+    assert len(types) == arguments
+    async with plane.database.connection() as connection:
+        await connection.execute(f"PREPARE asked ({', '.join(types)}) AS {statement}")
+        try:
+            empty = ", ".join(["'{}'"] * arguments)
+            plan = [record[0] for record in await connection.fetch(f"EXPLAIN EXECUTE asked({empty})")]
+        finally:
+            await connection.execute("DEALLOCATE asked")
+    text = "\n".join(plan)
+    assert "Seq Scan" not in text and "Bitmap" not in text and "Materialize" not in text, text
+    assert text.count("Index Cond") == sum("Index" in line and "Scan" in line for line in plan), text
