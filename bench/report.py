@@ -1,4 +1,7 @@
-"""The tables of a run: every stack in a column, with its ratio to the floor that was measured beside it."""
+"""The tables of a run: every stack in a column, with its ratio to the floor that was measured beside it.
+
+Requirements: B1, B2, B3, B5
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -151,7 +151,7 @@ def _names(rows: list[Row]) -> list[str]:
 def main() -> int:
     """Measure, print the table, and as last line one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=12.0, help="load on each plane (default 12)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="load on each plane (default 8)")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table to a Markdown page as well")
     parser.add_argument("--serve", nargs=2, metavar=("PORT", "DELAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()

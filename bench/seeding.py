@@ -17,7 +17,7 @@ ID = re.compile(r"\b[a-z]{2,5}_[0-9a-f]{32}\b|\b[0-9a-f]{12}-[0-9]+\b")
 """Ids of the product, and the idempotency keys of the load client."""
 BATCH = 20_000
 FUTURE_SHIFT = "interval '30 days'"
-"""What is due in the future stays there: a thousand copies that fall due together are another test."""
+"""What was due after the command's end stays ahead: copies that all fall due together are another test."""
 
 _TABLES = """
 SELECT n.nspname AS schema, c.relname AS name,
@@ -42,7 +42,8 @@ class Row:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     dealt: tuple[str, ...]
-    moments: tuple[str, ...]
+    ahead: tuple[str, ...]
+    """Columns with a moment that still lay ahead."""
     values: dict[str, Any]
 
     @property
@@ -80,12 +81,7 @@ def copying(row: Row, own: Iterable[str]) -> str:
         prefix = one.partition("_")[0] + "_" if "_" in one else ""
         renamed = f"replace({renamed}, '{one}', '{prefix}' || md5('{one}' || i))"
     columns = ", ".join(f'"{name}"' for name in row.columns)
-    shifted = ", ".join(
-        f'CASE WHEN r."{name}" > now() THEN r."{name}" + {FUTURE_SHIFT} ELSE r."{name}" END'
-        if name in row.moments
-        else f'r."{name}"'
-        for name in row.columns
-    )
+    shifted = ", ".join(f'r."{name}" + {FUTURE_SHIFT}' if name in row.ahead else f'r."{name}"' for name in row.columns)
     table = f'"{row.schema}"."{row.table}"'
     return (
         f"INSERT INTO {table} ({columns}) SELECT {shifted} FROM generate_series($1::int, $2::int) AS i,"
@@ -98,8 +94,11 @@ async def rows_since(connection: Any, schemas: Sequence[str], mark: int) -> list
     found = []
     for table in await connection.fetch(_TABLES, list(schemas)):
         name = f'"{table["schema"]}"."{table["name"]}"'
+        ahead = [f"CASE WHEN t.\"{column}\" > now() THEN '{column}' END" for column in table["moments"]]
         for record in await connection.fetch(
-            f"SELECT to_jsonb(t)::text AS row FROM {name} AS t WHERE t.xmin::text::bigint >= $1", mark
+            f"SELECT to_jsonb(t)::text AS row, array_remove(array[{', '.join(['NULL::text', *ahead])}], NULL) AS ahead"
+            f" FROM {name} AS t WHERE t.xmin::text::bigint >= $1",
+            mark,
         ):
             found.append(
                 Row(
@@ -108,7 +107,7 @@ async def rows_since(connection: Any, schemas: Sequence[str], mark: int) -> list
                     tuple(table["columns"]),
                     tuple(table["key"]),
                     tuple(table["dealt"]),
-                    tuple(table["moments"]),
+                    tuple(record["ahead"]),
                     json.loads(record["row"]),
                 )
             )

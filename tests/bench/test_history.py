@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 
 import asyncpg
 import pytest
@@ -57,10 +58,7 @@ async def _seed(url: str) -> dict[str, int]:
 
 
 def test_copies_are_whole_and_distinct(fresh_database: Database) -> None:
-    """Shared rows stay single, rows of one copy belong together, bytes survive, and nothing of them falls due.
-
-    Requirements: B4
-    """
+    """Shared rows stay single, rows of one copy belong together, bytes survive, and nothing of them falls due."""
     everything = COPIES + 2
     assert asyncio.run(_seed(fresh_database.admin_url)) == {
         "commands": everything,
@@ -93,7 +91,7 @@ def test_flat_is_within_a_tenth(long_cpu: float, long_speed: float, verdict: str
     for closed, cpu, speed in ((1000, 3.0, 300.0), (100_000, long_cpu, long_speed)):
         plane = TrueupPlane("unused", "bench.post", "http://127.0.0.1:9", units_max=1)
         plane.stop()
-        sides.append(Side(closed, plane, [cpu], [speed], [10.0], [40.0], 5.0, 0.05))
+        sides.append(Side(closed, plane, [cpu], [speed], [10.0], [Counter(a=40.0)], Counter(a=5.0), 0.05))
     lines, figures, failed = compared(sides)
     assert any(line.endswith(verdict) for line in lines)
     assert not failed

@@ -8,12 +8,18 @@ import time
 from functools import partial
 from typing import Any, Final
 
+import asyncpg
+
 from tests.chaos.fault import Fault, Scene
 from tests.chaos.field import NotMet
 
 SLOW_SECONDS: Final = 5.0
 LOCK_SECONDS: Final = 7.0
-DEADLOCK_SECONDS: Final = 20.0
+DEADLOCK_SECONDS: Final = 25.0
+LOCK_CASE: Final = """
+SELECT 1 FROM orchestrator.instance JOIN orchestrator.operation USING (workflow_id)
+WHERE workflow_id = $1 FOR UPDATE
+"""
 
 
 def killed(scene: Scene) -> None:
@@ -76,32 +82,48 @@ def table_locked(table: str, scene: Scene) -> None:
 
 
 def deadlocks(scene: Scene) -> None:
-    """An outside session takes the rows that services change, in the opposite order, until deadlocks were counted."""
+    """An outside session takes the rows of one batch of the orchestrator in the opposite order, until one gives in.
+
+    The orchestrator is held while its receipts come in, so that it finds several of them at once.
+    """
     field = scene.field
     counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     before = field.sql(counted)[0]["deadlocks"]
+    open_ = (
+        "SELECT workflow_id FROM orchestrator.operation WHERE state IN ('DISPATCHING', 'RUNNING') "
+        "AND target_system = 'bench' ORDER BY workflow_id DESC"
+    )
 
     async def backwards(connection: Any) -> None:
-        rows = await connection.fetch(
-            "SELECT workflow_id FROM orchestrator.instance WHERE closed_at IS NULL ORDER BY workflow_id DESC LIMIT 12"
-        )
+        rows = [row["workflow_id"] for row in await connection.fetch(open_)]
+        if len(rows) < 2:
+            field.signal("orchestrator", signal.SIGCONT)
+            return
         async with connection.transaction():
-            for index, row in enumerate(rows):
-                statement = "SELECT 1 FROM orchestrator.instance WHERE workflow_id = $1 FOR UPDATE"
-                await connection.execute("SET LOCAL deadlock_timeout = '10s'")  # let the other one be the victim
-                await connection.fetch(statement, row["workflow_id"])
-                await asyncio.sleep(1.0 if index == 0 else 0.1)
+            await connection.execute("SET LOCAL deadlock_timeout = '10s'")  # the service is to be the victim
+            await connection.execute(LOCK_CASE, rows[0])
+            field.signal("orchestrator", signal.SIGCONT)
+            await asyncio.sleep(0.4)
+            for workflow_id in reversed(rows[1:]):
+                await connection.execute(LOCK_CASE, workflow_id)
 
     end = time.monotonic() + DEADLOCK_SECONDS
     while field.sql(counted)[0]["deadlocks"] == before:
         if time.monotonic() > end:
             raise NotMet("no deadlock came about")
-        scene.traffic.send(scene.label, ("post",) * 6)
+        for _ in range(4):
+            field.plane.fault("delay", method="POST", path="/effect$", system="bench", seconds=1.2)
+        scene.traffic.send(scene.label, ("post",) * 8)
+        time.sleep(0.8)
+        field.signal("orchestrator", signal.SIGSTOP)
+        time.sleep(1.0)
         try:
             field.database(backwards)
-        except Exception as error:  # the outside session was the victim: that counts as well
-            if "deadlock" not in str(error):
-                raise
+        except asyncpg.DeadlockDetectedError:  # the outside session was the victim: that counts as well
+            continue
+        finally:
+            field.signal("orchestrator", signal.SIGCONT)
+        time.sleep(0.5)
 
 
 FAULTS: Final = [

@@ -114,8 +114,12 @@ class Field:
             return False
         return stat.rpartition(")")[2].split()[0] == "T"
 
-    def order_once(self, instance: str, **environment: str) -> None:
-        """Settings for the next start of one process."""
+    def break_at_start(self, instance: str, point: str, end: str = "") -> None:
+        """Let the next start of one process come by a crash point."""
+        (self.folder / f"crashed-{point}").unlink(missing_ok=True)
+        self._order_once(instance, TRUEUP_CRASH_AT=f"{point}:1:{end}")
+
+    def _order_once(self, instance: str, **environment: str) -> None:
         path = orders(self.folder, instance)
         order = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps({**order, "once": environment}))

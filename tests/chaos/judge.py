@@ -200,6 +200,22 @@ class Judge:
                 missing = operation["command_type"]
         return extra, missing
 
+    def unexplained(self, units: Iterable[Unit], truth: Truth) -> list[str]:
+        """What the world holds beside what clients know of: effects of no operation, or two of an unheard one."""
+        known = {row["command_id"]: row for rows in truth.operations.values() for row in rows}
+        heard = {unit.workflow_id for unit in units if unit.accepted}
+        strange = [
+            f"an effect of no operation: {kind} {object_}"
+            for kind, object_ in truth.actions
+            if kind == "bench.effect" and object_ not in known
+        ]
+        strange += [f"a post of no operation: {command_id}" for command_id in truth.posts if command_id not in known]
+        return strange + [
+            f"twice, and no client knows of it: {row['command_id']}"
+            for row in known.values()
+            if row["workflow_id"] not in heard and _count(row["command_id"], row["command_type"], truth) > 1
+        ]
+
     def laws(self) -> list[str]:
         """What must hold in the stores whenever nothing moves: read with the owner's rights."""
         broken = []

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tests.chaos.fault import Fault, Scene
 from tests.chaos.field import NotMet
@@ -66,19 +66,21 @@ def come(scene: Scene, happened: Callable[[], bool], what: str) -> None:
             _tempt(scene, what)
 
 
-_BAIT: Final = {
-    "orchestrator-beats": ("delay", {"seconds": 7}),
-    "orchestrator-due": ("status", {"status": 503}),
-    "reconciler-settlements": ("lose_answer", {}),
-    "reconciler-events": ("lose_answer", {}),
+_LOST: Final[tuple[str, str, dict[str, Any]]] = ("lose_answer", "POST", {})
+_BAIT: Final[dict[str, tuple[tuple[str, str, dict[str, Any]], ...]]] = {
+    "orchestrator-beats": (("delay", "POST", {"seconds": 7}),),
+    "orchestrator-due": (("status", "POST", {"status": 503}),),
+    "reconciler-events": (_LOST,),
+    "reconciler-settlements": (_LOST, ("deny_reads", "GET", {})),
 }
-"""What makes a process come by a point that the stream alone leads to by chance: a fault that a `post` meets."""
+"""What makes a process come by a point that the stream alone leads to by chance: faults that a `post` meets."""
 
 
 def _tempt(scene: Scene, point: str) -> None:
-    fault, params = _BAIT.get(point.partition(".")[0], (None, {}))
-    if fault is not None:
-        scene.field.plane.fault(fault, method="POST", path="/effect$", system="bench", **params)
+    bait = _BAIT.get(point.partition(".")[0], ())
+    for fault, method, params in bait:
+        scene.field.plane.fault(fault, method=method, path="/effect", system="bench", **params)
+    if bait:
         scene.traffic.send(scene.label, ("post",))
 
 
@@ -87,7 +89,7 @@ def kill_at(service: str, point: str, scene: Scene) -> None:
     field = scene.field
     before = field.restarts(service)
     if point.startswith("adapters-scan"):  # it comes by at its start, and when something was sent and forgotten
-        field.order_once(service, TRUEUP_CRASH_AT=point)
+        field.break_at_start(service, point)
         field.kill(service)
         field.until(lambda: field.restarts(service) > before + 1, f"{service} died at its start", 25)
         return
@@ -99,7 +101,7 @@ def pause_at(service: str, point: str, scene: Scene) -> None:
     """SIGSTOP by itself at a named point, SIGCONT a little later."""
     field = scene.field
     if point.startswith("adapters-scan"):
-        field.order_once(service, TRUEUP_CRASH_AT=f"{point}:1:stop")
+        field.break_at_start(service, point, "stop")
         field.kill(service)
     else:
         field.arm(service, f"{point}:1:stop")

@@ -160,7 +160,8 @@ class Runner:
             own = [unit for unit in units if unit.label == row.label]
             row.commands = sum(unit.accepted for unit in own)
             row.verdict = self.judge.judge(own, truth)
-        return Result(list(self.rows.values()), self.judge.laws(), self.traffic.refusals)
+        broken = [*self.judge.unexplained(units, truth), *self.judge.laws()]
+        return Result(list(self.rows.values()), broken, self.traffic.refusals)
 
 
 def run_plane(name: str, faults: Sequence[Fault], runs: int, say: Say, keep: Path | None = None) -> Result:

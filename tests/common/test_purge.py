@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import nats.js.errors
 import pytest
-
 from tests.servers import BusServer
+
 from trueup_common.contracts.topology import STREAMS
 from trueup_common.runtime.bus import connect_admin
 

@@ -1,7 +1,8 @@
 """Taking from the broker as a service's own user: a source that stops keeps nothing, a bucket can be followed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 from tests.servers import BusServer
@@ -15,7 +16,7 @@ from trueup_common.contracts.topology import (
     SERVICES,
     grant_subject,
 )
-from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource, connect_admin
+from trueup_common.runtime.bus import SILENCE_SECONDS, Bus, BusPublisher, ConsumerSource, connect_admin
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.kv import BucketWatch
@@ -31,14 +32,14 @@ async def gateway(plane_bus: BusServer) -> AsyncIterator[Bus]:
     await bus.close()
 
 
-async def proposed(plane_bus: BusServer) -> None:
-    """Three messages in the gateway's work queue."""
+async def proposed(plane_bus: BusServer, ids: Sequence[str] = IDS) -> None:
+    """Messages in the gateway's work queue."""
     bus = await Bus.connect(plane_bus.url("orchestrator"), service="orchestrator", name="test")
     messages = [
         Message(
             id=name, type="T", subject=grant_subject("acme"), tenant="acme", source="o", time=real_now(), data=b"{}"
         )
-        for name in IDS
+        for name in ids
     ]
     await BusPublisher(bus).publish([Outgoing(message) for message in messages])
     await bus.close()
@@ -66,6 +67,39 @@ async def test_a_stopped_source_hands_back_what_it_has_queued(gateway: Bus, plan
                 await delivery.ack()
     assert sorted(found) == ["three", "two"]
     await second.stop()
+
+
+async def test_a_broker_that_comes_back_is_asked_again_at_once(tmp_path: Path) -> None:
+    """The request that stood open died with the broker; whoever waited for silence to tell would wait half a minute.
+
+    Requirements: M2
+    """
+    broker = BusServer(tmp_path / "broker")
+    await asyncio.to_thread(broker.start)
+    try:
+        await asyncio.to_thread(broker.bootstrap)
+        bus = await Bus.connect(broker.url("gateway"), service="gateway", name="test")
+        source = ConsumerSource(bus, CONSUMER)
+        await source.start()
+        await proposed(broker)
+        async with asyncio.timeout(10):
+            for delivery in await source.fetch(10):
+                await delivery.ack()
+        await asyncio.to_thread(broker.stop)
+        await asyncio.to_thread(broker.start)
+        again = [f"{name}-again" for name in IDS]
+        await proposed(broker, again)
+        found: set[str] = set()
+        async with asyncio.timeout(SILENCE_SECONDS / 2):
+            while found < set(again):
+                for delivery in await source.fetch(10):
+                    found.add(delivery.message.id)
+                    await delivery.ack()
+        await source.stop()
+        assert not bus.back
+        await bus.close()
+    finally:
+        await asyncio.to_thread(broker.stop)
 
 
 async def test_stopping_ends_a_fetch_that_waits(gateway: Bus) -> None:

@@ -178,7 +178,8 @@ async def test_contents_comparisons_and_history_tell_the_same_story(hands: Hands
     await api.post(f"{REPO}/git/refs", json={"ref": "refs/heads/x", "sha": sha})
     file = (await api.get(f"{REPO}/contents/a/b.md?ref=x")).json()
     assert (file["type"], file["encoding"], base64.b64decode(file["content"])) == ("file", "base64", b"Hello\n")
-    assert [item["name"] for item in (await api.get(f"{REPO}/contents/a?ref={sha}")).json()] == ["b.md"]
+    (listed,) = (await api.get(f"{REPO}/contents/a?ref={sha}")).json()
+    assert (listed["name"], listed["size"]) == ("b.md", file["size"])
     assert refusal(await api.get(f"{REPO}/contents/a/b.md")) == (404, "Not Found")
     statuses = {(main, "x"): "ahead", ("x", main): "behind", ("x", sha): "identical"}
     for (base, other), status in statuses.items():

@@ -262,7 +262,10 @@ META: dict[str, Any] = {
         ({"number": "7"}, {"number": 7}),
         ({"number": None}, "rest_invalid_stored_value"),
         ({"texts": None}, {"texts": []}),
-        ({"open": {"a": {}, "b": [], "c": {"d": 1}, "e": None}}, {"open": {"a": [], "b": [], "c": {"d": 1}, "e": None}}),
+        (
+            {"open": {"a": {}, "b": [], "c": {"d": 1}, "e": None}},
+            {"open": {"a": [], "b": [], "c": {"d": 1}, "e": None}},
+        ),
         ({"open": {}}, {"open": []}),
         ({"texts": "a,b c"}, {"texts": ["a", "b", "c"]}),
         ({"mixed": ["a", 7]}, {"mixed": ["a", 7]}),

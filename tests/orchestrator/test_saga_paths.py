@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
-from trueup_common.contracts.declaration import Mapping
+from trueup_common.contracts.declaration import Establishes, Mapping, Probe
 from trueup_common.contracts.events import ApprovalDecided
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus, ReceiptStatus
@@ -602,3 +602,23 @@ def test_an_answer_to_an_earlier_question_moves_nothing() -> None:
     )
     assert run.events[-1] == "LateApprovalReceived"
     assert run.status is InstanceStatus.WAITING and not run.has("publish")
+
+
+def test_the_last_that_happens_by_itself_is_told_durably() -> None:
+    """All is undone and only to be observed still: nothing ahead would bring along what was told in passing and lost.
+
+    Requirements: M1
+    """
+    gone = Establishes(
+        element="site.gone",
+        resource=ValueFrom(pointer="/receipt/ref"),
+        value=ValueFrom(const=True),
+        window_seconds=30.0,
+        probe=Probe(kind="gone", params={"ref": ValueFrom(pointer="/receipt/ref")}),
+    )
+    declarations = {**DECLARATIONS, "site.unmake": command("unmake", EffectClass.RETRYABLE, establishes=(gone,))}
+    run = Run(document(make("a"), make("b"), approval()), declarations=declarations)
+    run.succeed("a").succeed("b").decide("approve", "rejected").succeed("b:undo").succeed("a:undo")
+    instance = run.case.instance
+    assert instance.status is InstanceStatus.COMPENSATING and len(instance.owed) == 2
+    assert instance.published_seq == instance.history_seq

@@ -401,6 +401,32 @@ async def test_an_operation_keeps_the_declaration_it_started_with(plane: Plane) 
     assert (await plane.row(unknown.command_id)).error_code == "declaration_unknown"
 
 
+async def test_who_is_woken_for_a_lock_cannot_be_put_to_sleep_again_by_a_late_save(plane: Plane) -> None:
+    """A released lock wakes who queues for it, with a new version: whoever decided beside it loads again.
+
+    Requirements: S5, L5
+    """
+    holder, waiting = await accepted(plane, 1), await accepted(plane, 2)
+    await plane.react(plane.commands, [holder, waiting])
+    for body, held in ((holder, True), (waiting, False)):
+        await plane.fetch(
+            "INSERT INTO lock (tenant, key, workflow_id, held, since) VALUES ($1, 'page', $2, $3, now())",
+            body.tenant,
+            body.workflow_id,
+            held,
+        )
+    await plane.fetch("UPDATE instance SET locked = false WHERE workflow_id = $1", waiting.workflow_id)
+    async with plane.store.transaction() as tx:
+        before = {row.workflow_id: row for row in await tx.instances([holder.workflow_id, waiting.workflow_id])}
+        await tx.release([before[holder.workflow_id]])
+    async with plane.store.transaction() as tx:
+        (after,) = await tx.instances([waiting.workflow_id])
+        assert after.wake_at is not None and after.wake_at <= await now_of(plane)
+        assert after.state_version == before[waiting.workflow_id].state_version + 1
+    assert not await plane.fetch("SELECT 1 FROM lock WHERE workflow_id = $1", holder.workflow_id)
+    await plane.fetch("DELETE FROM lock")
+
+
 async def test_messages_about_foreign_or_unknown_commands_are_unprocessable(plane: Plane) -> None:
     """Requirements: T1, M3"""
     body = await accepted(plane)

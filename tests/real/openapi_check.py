@@ -1,4 +1,4 @@
-"""Exchanges held to an official OpenAPI description: path, query and body of the request, status and body of the answer."""
+"""Exchanges held to an official OpenAPI description: path, query and body on the way there, status and body back."""
 
 from __future__ import annotations
 
@@ -119,9 +119,7 @@ class Description:
         if kind not in content:
             yield f"content type {kind!r} is not described, only {', '.join(content)}"
             return
-        yield from self._against(
-            f"{where}/content/{_escaped(kind)}/schema", json.loads(exchange.answer), "the answer"
-        )
+        yield from self._against(f"{where}/content/{_escaped(kind)}/schema", json.loads(exchange.answer), "the answer")
 
     def _against(self, pointer: str, value: Any, what: str) -> Iterator[str]:
         validator = self._validators.get(pointer)

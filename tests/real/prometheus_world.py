@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from tests.adapters.monitoring_world import MonitoringWorld
 from tests.real.passing import headers_of, passed_on, raw_path
 from tests.real.prometheus_server import PrometheusServer
 from tests.servers import Database as ServerDatabase
-
 from trueup_adapters.discovery import discovery_routes
 from trueup_adapters.execution import Line
 from trueup_adapters.systems.monitoring import CHECK_ID

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import pytest_asyncio
 from starlette.types import Message, Receive, Scope, Send
+
 from tests.adapters import test_conformance, test_github
 from tests.adapters.github_world import GitHubWorld
 from tests.adapters.worlds import open_world
@@ -17,8 +18,8 @@ from tests.devkit import test_sandbox_github
 from tests.devkit.sandbox_site import Hands, running
 from tests.real.fetching import Unfetchable, npm
 from tests.real.openapi_check import Description, Exchange
+from tests.real.report import Report
 from tests.real.sharing import shared
-
 from trueup_devkit.sandbox.faults import interference
 from trueup_devkit.sandbox.systems import SYSTEMS
 from trueup_devkit.sandbox.systems.github import GitHub
@@ -53,12 +54,13 @@ class Recorded(GitHub):
 
 
 @pytest.fixture(scope="session")
-def description() -> Iterator[Description]:
+def description(report: Report) -> Iterator[Description]:
     """GitHub's own, of the day on which it was fetched."""
     try:
         found = Description(npm("github", "@octokit/openapi", "generated/api.github.com.json"), PREFIX)
     except Unfetchable as failure:
         pytest.skip(f"GitHub's description: {failure}")
+    report.versions["GitHub's description"] = found.version
     yield found
 
 
@@ -85,6 +87,27 @@ async def hands(tmp_path: Path, description: Description, witness: list[Exchange
     # These tests send nonsense on purpose; what is held here is how it is answered.
     found = [complaint for exchange in witness for complaint in description.complaints(exchange, request=False)]
     assert not found, "\n".join(sorted(set(found)))
+
+
+def test_the_description_is_not_kept_by_everything(description: Description) -> None:
+    """The check sees what it is for: a wrong address, parameter, body, status and answer."""
+
+    def said(method: str, path: str, query: str, sent: bytes, status: int, answer: bytes) -> list[str]:
+        exchange = Exchange(method, path, query, sent, status, "application/json; charset=utf-8", answer)
+        return [complaint.partition(": ")[2] for complaint in description.complaints(exchange)]
+
+    blob = b'{"url": "https://x.example", "sha": "1"}'
+    made = ("POST", "/repos/a/b/git/blobs", "")
+    assert said(*made, b'{"content": "x"}', 201, blob) == []
+    assert said("POST", "/repos/a/b/git/blob", "", b"", 201, blob) == ["no such operation"]
+    assert said("POST", "/repos/a/b/git/blobs", "x=1", b'{"content": "x"}', 201, blob) == [
+        "query parameter x is not described"
+    ]
+    assert said(*made, b'{"content": 1, "y": 2}', 201, blob) == [
+        "the body at content: 1 is not of type 'string'", "the body's y is not described",
+    ]  # fmt: skip
+    assert said(*made, b'{"content": "x"}', 202, blob) == ["this status is not described"]
+    assert said(*made, b'{"content": "x"}', 201, b'{"sha": "1"}') == ["the answer: 'url' is a required property"]
 
 
 class TestConformance(test_conformance.TestGitHub):

@@ -6,18 +6,36 @@ import time
 from typing import Any
 
 from tests.real.wordpress_server import WordPressServer
-from tests.system.plane import Plane
-
+from tests.system.plane import Plane, http
 from trueup_common.contracts.canonical import sha256_hex
 
 CONTENT = "<p>Größe &amp; Wirkung.</p>\n\nMehr & mehr.\n"
 
 
+def authority(plane: Plane, command_type: str, resource: str) -> str:
+    """A capability; where the policy wants an approval first, an editor gives it."""
+    bearer = {"authorization": f"Bearer {plane.token()}"}
+    intent = {
+        "action": {"command_types": [command_type], "workflow": None},
+        "resource": {"system": "wordpress", "resource": resource}, "purpose": "test", "evidence": [], "context": {},
+    }  # fmt: skip
+    decision = http("POST", f"{plane.url}/v1/decisions", intent, headers=bearer).body
+    if decision["outcome"] == "approval_required":
+        editor = plane.token("operator:ed", roles=("approver",), scopes=("wordpress",))
+        asked = plane.get(f"/v1/approvals/{decision['approval_id']}", editor)
+        assert asked.status == 200, asked
+        given = plane.answer(asked.body, token=editor)
+        assert given.status == 200, given
+    wanted = {"decision_id": decision["decision_id"], "max_uses": 1, "ttl_seconds": 300}
+    made = http("POST", f"{plane.url}/v1/capabilities", wanted, headers=bearer)
+    assert made.status == 201, made
+    return str(made.body["capability"])
+
+
 def done(plane: Plane, command_type: str, resource: str, payload: dict[str, Any]) -> dict[str, Any]:
     """One command's journal row, once its case has closed."""
-    answer = plane.submit(
-        plane.capability(command_type, resource), f"{command_type}:{resource}", command_type, resource, payload
-    )
+    capability = authority(plane, command_type, resource)
+    answer = plane.submit(capability, f"{command_type}:{resource}", command_type, resource, payload)
     assert answer.status in (200, 202), answer
     plane.closed(answer.body["workflow_id"], seconds=120)
     row = plane.journal(answer.body["command_id"])

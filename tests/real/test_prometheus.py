@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
+
 from tests.adapters import test_conformance, test_monitoring
 from tests.adapters.conftest import documents_database
 from tests.adapters.monitoring_world import MonitoringWorld, open_monitoring
@@ -15,7 +16,6 @@ from tests.real.prometheus_server import PrometheusServer
 from tests.real.prometheus_world import open_real_monitoring
 from tests.real.sharing import KINDS, shared
 from tests.servers import Database
-
 from trueup_adapters.systems.monitoring import ABSENT, ELEMENT, PRESENT
 from trueup_common.contracts.states import ProbeVerdict
 from trueup_common.contracts.task import ProbeElement

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 import pytest_asyncio
+
 from tests.adapters import test_conformance, test_inspection, test_wordpress
 from tests.adapters.worlds import WordPressWorld, open_world
 from tests.real.sharing import KINDS, shared

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 import pytest_asyncio
+
 from tests.devkit import test_sandbox_wordpress
 from tests.real.sharing import shared
 from tests.real.wordpress_server import WordPressServer

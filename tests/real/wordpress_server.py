@@ -1,6 +1,6 @@
-"""A real WordPress of this process' own: MariaDB on a socket, PHP's own web server with several workers, no root needed.
+"""A real WordPress of this process' own: MariaDB on a socket, PHP's own web server with workers, no root needed.
 
-The site lives below `/acme`, as in the sandbox. Its data folder is kept between runs, and one process uses it at a time.
+The site lives below `/acme`, as in the sandbox. Its data stay between runs, and one process uses them at a time.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class WordPressServer:
         self._programs.environment["PHP_CLI_SERVER_WORKERS"] = str(WORKERS)
         options = ["-ddisplay_errors=0", "-dopcache.enable_cli=1", "-dupload_max_filesize=16M", "-dpost_max_size=16M"]
         self._spawn([*self._programs.php, *options, "-S", f"127.0.0.1:{port}", "-t", str(www)], "php")
-        self._until(lambda: self._answers(), "WordPress answers")
+        self._until(self._answers, "WordPress answers")
 
     def _answers(self) -> bool:
         try:
@@ -227,5 +227,3 @@ class WordPressServer:
 def _me() -> str:
     """MariaDB asks root to say that it is meant."""
     return "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
-
-

@@ -1,4 +1,4 @@
-"""A real WordPress behind the sandbox' faults: what is lost, cut or delayed is disturbed, everything else is the site's.
+"""A real WordPress behind the sandbox' faults: what is lost, cut or delayed is ordered, the rest is the site's.
 
 The faults are those of the sandbox, so a test orders them in the same words; an outsider's edits go into the site's own
 database. Only what no request can bring about is refused: a real site does not answer with an older state on command.
@@ -19,17 +19,18 @@ from unittest import mock
 import aiohttp
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
+
 from tests.adapters.worlds import WordPressWorld
 from tests.devkit.sandbox_site import Hands
 from tests.real.passing import headers_of, passed_on, raw_path
 from tests.real.wordpress_server import WordPressServer
-
 from trueup_devkit.sandbox import Sandbox
 from trueup_devkit.sandbox.faults import interference
 from trueup_devkit.sandbox.store import Store
 from trueup_devkit.sandbox.systems import SYSTEMS
 from trueup_devkit.sandbox.systems.web import WEB, web_answer
 from trueup_devkit.sandbox.systems.wordpress_posts import REGISTERED_META, REWRITABLE
+
 
 class RealSite:
     """The sandbox' place for WordPress, taken by the real one."""

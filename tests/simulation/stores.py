@@ -325,7 +325,11 @@ class OrchestratorMemory(MemoryTransaction):
         rows = await self.get("instance", "workflow_id", sorted({row.workflow_id for row in waiting} - over))
         await self.touch(
             "instance",
-            [row.evolve(wake_at=moment.business) for row in rows if row.closed_at is None and not row.locked],
+            [
+                row.evolve(wake_at=moment.business, state_version=row.state_version + 1)
+                for row in rows
+                if row.closed_at is None and not row.locked
+            ],
         )
 
     async def save(self, decisions: Sequence[Decision]) -> None:

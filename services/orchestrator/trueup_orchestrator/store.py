@@ -229,9 +229,11 @@ _KEEP_LOCK: Final = """
 INSERT INTO lock (tenant, key, workflow_id, held, since) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (tenant, key, workflow_id) DO UPDATE SET held = EXCLUDED.held
 """
+# A new version: whoever decides about a waiting case at the same moment must not save the old time over this one.
 _RELEASE: Final = """
 WITH freed AS (DELETE FROM lock WHERE workflow_id = ANY($1::text[]) RETURNING tenant, key)
-UPDATE instance SET wake_at = (SELECT trueup.now()) WHERE closed_at IS NULL AND NOT locked AND workflow_id IN (
+UPDATE instance SET wake_at = (SELECT trueup.now()), state_version = state_version + 1
+WHERE closed_at IS NULL AND NOT locked AND workflow_id IN (
   SELECT waiting.workflow_id FROM lock waiting JOIN freed USING (tenant, key)
   WHERE NOT waiting.held AND waiting.workflow_id <> ALL($1::text[]))
 """
@@ -371,6 +373,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     async def release(self, instances: Sequence[InstanceRow]) -> None:
         """Give up all locks of cases that are over, and wake who queues for them."""
+        await self.flush()
         await self.connection.execute(_RELEASE, [row.workflow_id for row in instances])
 
     async def save(self, decisions: Sequence[Decision]) -> None:

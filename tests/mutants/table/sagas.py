@@ -129,9 +129,21 @@ BACKWARD: Final = (
         law="whatever changes an operation moves the case: two replicas never decide on stale rows",
         rows="X7",
         file=f"{CORE}/seal.py",
-        old="bool(begun or moved)",
-        new="bool(begun)",
+        old=(
+            "    told = told or (fold.workflow is not None and bool(begun or moved))\n"
+            "    instance_changed = told or bool(begun or moved)\n"
+        ),
+        new="    instance_changed = told or bool(begun)\n",
         killers=(f"{PATHS}::test_who_decides_on_stale_operations_loses_the_race",),
+    ),
+    Mutant(
+        name="last-progress-lost",
+        law="what no later commit would bring along is told durably",
+        rows="M1",
+        file=f"{CORE}/seal.py",
+        old="return undoing and any(map(on_its_way, fold.operations.values()))",
+        new="return undoing",
+        killers=(f"{PATHS}::test_the_last_that_happens_by_itself_is_told_durably", UNDO),
     ),
     Mutant(
         name="ended-while-something-is-out",

@@ -59,6 +59,8 @@ class Bus:
         self.client = client
         self.service = service
         self.closed = asyncio.Event()
+        self.back: list[Callable[[], None]] = []
+        """Who wants to hear that the connection stands again after it was lost."""
         self.alarms: list[str] = []
         self.js: JetStreamContext = client.jetstream(timeout=CONFIRM_TIMEOUT_SECONDS)
 
@@ -76,12 +78,17 @@ class Bus:
         async def gone() -> None:
             bus.closed.set()
 
+        async def back() -> None:
+            for hear in list(bus.back):
+                hear()
+
         await client.connect(
             url,
             name=name,
             inbox_prefix=inbox_prefix(user_of(url) or service).encode(),
             error_cb=failed,
             closed_cb=gone,
+            reconnected_cb=back,
             connect_timeout=int(connect_timeout_seconds),
             max_reconnect_attempts=-1,
             reconnect_time_wait=1,
@@ -189,12 +196,20 @@ class ConsumerSource:
             self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=256 * 1024 * 1024
         )
         self._watch = asyncio.create_task(self._keep_pulling(), name=f"pull {self.name}")
+        self.bus.back.append(self._ask_again)
+        self._repull.set()
+
+    def _ask_again(self) -> None:
+        """The connection was lost, and with it the request that stood open: silence would tell that much later."""
+        self._owed = 0
         self._repull.set()
 
     async def stop(self) -> None:
         """Ask for nothing more, hand back what is queued, and end a fetch that waits."""
         if self._watch:
             self._watch.cancel()
+        if self._ask_again in self.bus.back:
+            self.bus.back.remove(self._ask_again)
         with contextlib.suppress(nats.errors.Error, OSError):
             if self._subscription is not None:
                 await self._subscription.unsubscribe()

@@ -17,7 +17,7 @@ TOLERANCE_SECONDS: Final = 1.0
 
 
 class _Machine:
-    """This machine's clock, one for the whole process: how wrong it is made, and how far ahead it was measured to be."""
+    """This machine's clock, one for the whole process: how wrong it is made, how far ahead it was measured to be."""
 
     skew = timedelta()
     ahead = timedelta()

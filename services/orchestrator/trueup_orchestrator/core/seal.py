@@ -25,7 +25,7 @@ from trueup_orchestrator.core.obligations import alert_of, settle
 from trueup_orchestrator.core.operation import IN_FLIGHT, PERSONS, UNDECIDED
 from trueup_orchestrator.core.recovery import pivot_of, pivot_of_all
 from trueup_orchestrator.core.signals import let_go
-from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
+from trueup_orchestrator.core.status import REFUSALS, on_its_way, status_of_workflow
 
 PROGRESS_DELAY_SECONDS: Final = 1.0
 WORKFLOW_PROGRESS_DELAY_SECONDS: Final = 2.0
@@ -165,8 +165,9 @@ def _durable(fold: Fold, touched: Sequence[JournalRow], obligations_moved: bool)
 
 
 def _goes_on_undoing(fold: Fold) -> bool:
-    """True for a workflow that was undoing before already."""
-    return fold.instance.status is fold.before.instance.status is InstanceStatus.COMPENSATING
+    """True for a workflow that was undoing before already, and has more of it ahead than to be observed."""
+    undoing = fold.instance.status is fold.before.instance.status is InstanceStatus.COMPENSATING
+    return undoing and any(map(on_its_way, fold.operations.values()))
 
 
 def _is_healthy(row: JournalRow, *, workflow: bool) -> bool:

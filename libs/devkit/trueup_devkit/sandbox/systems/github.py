@@ -198,9 +198,15 @@ class GitHub:
             raise NOT_FOUND
         if MODES[found[0]] == "tree":
             below = repository.entries(found[1]).items()
-            return json_answer([shapes.content(call, f"{path}/{name}", ref, entry, None) for name, entry in below])
+            return json_answer([self._listed(call, repository, f"{path}/{name}", ref, entry) for name, entry in below])
         data = base64.b64decode(repository.object(found[1], "blob")["content"])
         return json_answer(shapes.content(call, path, ref, found, data))
+
+    def _listed(self, call: Call, repository: Repository, path: str, ref: str, entry: tuple[str, str]) -> Document:
+        """One line of a directory, with the size of a file."""
+        is_file = MODES[entry[0]] == "blob"
+        size = len(base64.b64decode(repository.object(entry[1], "blob")["content"])) if is_file else 0
+        return shapes.content(call, path, ref, entry, None) | {"size": size}
 
     def _get_comparison(self, call: Call, repository: Repository, basehead: str) -> Response:
         base, dots, head = basehead.partition("...")

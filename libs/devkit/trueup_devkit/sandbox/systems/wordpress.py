@@ -143,7 +143,7 @@ class WordPress:
         if route == "/" and method == "GET":
             return _json({"name": call.site, "url": posts.url, "home": posts.url, "namespaces": ["wp/v2"]})
         if route == "/wp/v2/users/me" and method == "GET":
-            return _json(_me(call, posts.url))
+            return _json(_fields(call, _me(call, posts.url)))
         if route == "/wp/v2/posts":
             if method == "OPTIONS":
                 return _json(post_schema(posts.registered_meta))
@@ -172,6 +172,8 @@ class WordPress:
             await asyncio.sleep(_STORING_SECONDS)
         post["id"] = self._store.next_number(f"wordpress.post/{call.site}")
         post = posts.settled(post)
+        if post["status"] in ("publish", "private"):
+            post["guid"] = posts.link(post)  # what a post is called for good is its first address
         self._keep(call.site, post, "create")
         if meta_error is not None:
             raise meta_error
@@ -194,7 +196,8 @@ class WordPress:
         if _truth(call.params.get("force")):
             effect = Effect("wordpress", "wordpress.post", f"{call.site}/{number}", "delete")
             self._store.apply(effect, [Change(f"wordpress.post/{call.site}", number, None)])
-            return _json({"deleted": True, "previous": rendered_post(post, posts, "edit")})
+            shown = rendered_post(post, posts, "edit")
+            return _json({"deleted": True, "previous": {key: shown[key] for key in shown if key != "_links"}})
         trashed = posts.trashed(post)
         self._keep(call.site, trashed, "trash")
         return _json(_fields(call, rendered_post(trashed, posts, "edit")))

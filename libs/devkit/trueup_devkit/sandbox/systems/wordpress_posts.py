@@ -4,7 +4,7 @@ A post is a plain document with the raw fields; `rendered_post` makes what the R
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -22,13 +22,19 @@ from trueup_devkit.sandbox.systems.wordpress_text import (
 )
 
 WRITABLE_STATUSES: Final = ("publish", "future", "draft", "pending", "private")
-LISTABLE_STATUSES: Final = (*WRITABLE_STATUSES, "trash", "auto-draft", "inherit", "any")
+LISTABLE_STATUSES: Final = (
+    *WRITABLE_STATUSES, "trash", "auto-draft", "inherit", "request-pending", "request-confirmed", "request-failed",
+    "request-completed", "any",
+)  # fmt: skip
 REGISTERED_META: Final[dict[str, Document]] = {
     "description": {"type": "string"},
     "json_ld": {"type": "object", "additionalProperties": True},
     "citations": {"type": "array", "items": {"type": "string"}},
     "featured_image": {"type": "string"},
 }
+_ORDERS: Final = (
+    "author", "date", "id", "include", "modified", "parent", "relevance", "slug", "include_slugs", "title",
+)  # fmt: skip
 _RESERVED_SLUGS: Final = frozenset({"feed", "rdf", "rss", "rss2", "atom", "embed"})
 _YEAR: Final = re.compile(r"0*[1-9]\d*", re.ASCII)
 """A new slug of digits only could be the address of a year's archive."""
@@ -63,7 +69,7 @@ class RestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with an account on the site. Whoever is shown raw values may edit: there is no right to only read them."""
+    """Somebody with an account. Whoever is shown raw values may edit: there is no right to only read them."""
 
     id: int
     name: str
@@ -118,14 +124,14 @@ class Listing:
         statuses = _words(params.get("status", "publish"))
         for position, status in enumerate(statuses):
             if status not in LISTABLE_STATUSES:
-                message = f"status[{position}] is not one of {', '.join(LISTABLE_STATUSES)}."
+                message = f"status[{position}] is not one of {_choices(LISTABLE_STATUSES)}."
                 raise RestError.invalid("status", message, "rest_not_in_enum")
         per_page = _number(params, "per_page", 10, lowest=1, highest=100)
         page = _number(params, "page", 1, lowest=1)
         offset = _number(params, "offset", 0, lowest=0) if "offset" in params else None
         orderby, order = params.get("orderby", "date"), params.get("order", "desc")
-        if orderby not in ("date", "id", "modified", "slug", "title", "relevance", "include"):
-            raise RestError.invalid("orderby", "orderby is not one of the known orders.", "rest_not_in_enum")
+        if orderby not in _ORDERS:
+            raise RestError.invalid("orderby", f"orderby is not one of {_choices(_ORDERS)}.", "rest_not_in_enum")
         if order not in ("asc", "desc"):
             raise RestError.invalid("order", "order is not one of asc and desc.", "rest_not_in_enum")
         if user is None and set(statuses) - {"publish"}:
@@ -153,6 +159,10 @@ class Listing:
             return False
         text = "\n".join(post[name] for name in _TEXTS).lower() if self.search else ""
         return all(word in text for word in self.search)
+
+
+def _choices(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])}, and {names[-1]}"
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -231,8 +241,7 @@ class Posts:
             raise RestError(401, "rest_cannot_create", "Sorry, you are not allowed to create posts as this user.")
         if params.get("id"):
             raise RestError(400, "rest_post_exists", "Cannot create existing post.")
-        if params.get("author") not in (None, *_AUTHORS):
-            raise RestError(400, "rest_invalid_author", "Invalid author ID.")
+        _check_author(params)
         _check_status(params.get("status"), user)
         date = _date(params)
         post: Document = {
@@ -247,9 +256,9 @@ class Posts:
         return post, self._take_meta(post, params)
 
     def settled(self, post: Document) -> Document:
-        """A created post with what follows from the id it finally got."""
+        """A post with what follows from the id it finally got: without a title, its number is its slug, almost."""
         if not post["slug"] and post["status"] not in ("draft", "pending"):
-            post["slug"] = str(post["id"])
+            post["slug"] = self._unique(str(post["id"]), post["id"])
         return post
 
     def updated(
@@ -258,6 +267,7 @@ class Posts:
         """The post after a change, what happened to it, and the error to answer after it was stored."""
         _check_types(params)
         before = self.writable(number, user, "edit")
+        _check_author(params)
         if params.get("status") != before["status"]:
             _check_status(params.get("status"), user)
         post = {**before, "meta": dict(before["meta"]), "modified_gmt": _stamp(self.now)}
@@ -270,7 +280,7 @@ class Posts:
         if "slug" in params:
             post["slug"] = _given_slug(params["slug"])
         elif before["status"] == "trash" and post["status"] != "trash":
-            post["slug"] = before["slug"].removesuffix(_TRASHED)
+            post["slug"] = before["slug"].removesuffix(_TRASHED) or before["slug"]
         _take_texts(post, params)
         leaves_draft = post["status"] not in ("draft", "pending", "trash")
         self._finish(post, disturbed, unique="slug" in params or leaves_draft)
@@ -292,6 +302,10 @@ class Posts:
             post["slug"] = self._unique(post["slug"], post["id"])
         for name in REWRITABLE:
             post[name] = disturbed.rewritten(name, post[name])
+
+    def generated_slug(self, post: Document) -> str:
+        """What the editor would propose."""
+        return self._unique(slug_of(post["title"]) or str(post["id"]), post["id"])
 
     def _unique(self, slug: str, own_id: int) -> str:
         others = {post["slug"] for post in self.documents.values() if post["id"] != own_id} | _RESERVED_SLUGS
@@ -360,6 +374,11 @@ def _check_types(params: Mapping[str, Any]) -> None:
         raise RestError.invalid("meta", "Invalid parameter.", "rest_invalid_param")
 
 
+def _check_author(params: Mapping[str, Any]) -> None:
+    if params.get("author") not in (None, *_AUTHORS):
+        raise RestError(400, "rest_invalid_author", "Invalid author ID.")
+
+
 def _given_slug(sent: str | None) -> str:
     """To PHP, "0" is nothing."""
     slug = slug_of(sent or "")
@@ -405,7 +424,7 @@ def rendered_post(post: Document, posts: Posts, context: str) -> Document:
         "id": number,
         "date": post["date_gmt"],
         "date_gmt": post["date_gmt"],
-        "guid": {"rendered": f"{posts.url}/?p={number}"},
+        "guid": {"rendered": post.get("guid") or f"{posts.url}/?p={number}"},
         "modified": post["modified_gmt"],
         "modified_gmt": post["modified_gmt"],
         "slug": post["slug"],
@@ -433,8 +452,9 @@ def rendered_post(post: Document, posts: Posts, context: str) -> Document:
             document[name]["raw"] = post[name]
         document["content"]["block_version"] = 0
         document["password"] = ""
-        document["permalink_template"] = f"{posts.url}/%postname%/"
-        document["generated_slug"] = slug_of(post["title"]) or str(number)
+        trashed = post["status"] == "trash"
+        document["permalink_template"] = f"{posts.url}/?p={number}" if trashed else f"{posts.url}/%postname%/"
+        document["generated_slug"] = posts.generated_slug(post)
     return document
 
 

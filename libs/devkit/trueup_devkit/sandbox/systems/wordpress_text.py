@@ -102,7 +102,7 @@ def rendered_excerpt(excerpt: str, content: str) -> str:
     if excerpt:
         return rendered_content(excerpt)
     text = re.sub(r"<(script|style)\b.*?</\1>", "", content, flags=re.S | re.I)
-    words = _TAG.sub(" ", text).split()
+    words = re.findall(r"[^ \t\r\n\f\v]+", _TAG.sub(" ", text))  # to PHP, no other space parts words
     if not words:
         return ""
     more = " [&hellip;]" if len(words) > EXCERPT_WORDS else ""
