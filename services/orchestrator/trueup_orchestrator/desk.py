@@ -244,6 +244,8 @@ class Desk:
             }
             for fold, item in wanted:
                 self._begin(fold, item, newest, held)
+            begun = {fold.instance.workflow_id for fold, _ in wanted}
+            moving = [fold for fold in moving if fold.instance.workflow_id in begun]  # the others are at rest
         log.error(
             "a workflow did not come to rest", extra={"workflows": [fold.instance.workflow_id for fold in moving]}
         )
@@ -367,8 +369,9 @@ class Desk:
     ) -> None:
         """Progress, then dispatch, then take up what dispatching itself brought about."""
         await self.progress(tx, folds.values())
+        before = {key: _states(fold) for key, fold in folds.items()}
         await self.admit(tx, moment, folds, pairs=pairs, grants=grants)
-        await self.progress(tx, folds.values())
+        await self.progress(tx, [fold for key, fold in folds.items() if before.get(key) != _states(fold)])
 
     async def keep(self, tx: OrchestratorTransaction, folds: Iterable[Fold]) -> list[Outgoing]:
         """Seal and store; answers what is to be sent."""
@@ -393,6 +396,10 @@ def _as_stored(case: Case) -> Case:
     if len(is_open) == len(case.obligations):
         return case
     return Case(case.instance, case.operations, tuple(is_open), case.unpublished)
+
+
+def _states(fold: Fold) -> list[OperationState]:
+    return [row.state for row in fold.operations.values()]
 
 
 def _gives_up_locks(instance: InstanceRow) -> bool:

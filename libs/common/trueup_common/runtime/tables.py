@@ -20,7 +20,7 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import JSON, TIMESTAMP
 from sqlalchemy.types import TypeEngine
 
 NOW = text("now()")
@@ -52,7 +52,7 @@ def _sql_type(annotation: Any) -> TypeEngine[Any]:
             return Double()
         if issubclass(annotation, datetime):
             return TIMESTAMP(timezone=True)
-    return JSONB(none_as_null=True)
+    return JSON(none_as_null=True)
 
 
 def contract_table(
@@ -116,7 +116,7 @@ def mail_tables(metadata: MetaData) -> None:
         Column("subject", Text, nullable=False),
         Column("type", Text, nullable=False),
         Column("tenant", Text, nullable=False),
-        Column("headers", JSONB, nullable=False),
+        Column("headers", JSON, nullable=False),
         Column("data", LargeBinary, nullable=False),
         Column("reason", Text, nullable=False),
         Column("quarantined_at", TIMESTAMP(timezone=True), nullable=False, server_default=NOW),

@@ -25,7 +25,7 @@ ORDER BY u.command_id LIMIT $4
 _OPEN_EVIDENCE: Final = """
 SELECT decision_id FROM gateway.decision
 WHERE tenant = $1 AND created_at > trueup.now() - interval '2 days' AND expires_at > trueup.now()
-  AND revoked_at IS NULL AND evidence @> $2::text::jsonb
+  AND revoked_at IS NULL AND evidence::jsonb @> $2::text::jsonb
 ORDER BY decision_id LIMIT $3
 """
 

@@ -28,13 +28,13 @@ from trueup_gateway.store.rows import (
 )
 
 _ENTRIES: Final = """
-SELECT 'revoked_' || kind AS kind, id, epoch, NULL::jsonb AS scope, NULL::text AS policy_sha256, expires_at
+SELECT 'revoked_' || kind AS kind, id, epoch, NULL::json AS scope, NULL::text AS policy_sha256, expires_at
 FROM gateway.revocation WHERE expires_at > trueup.now()
 UNION ALL
 SELECT 'freeze', freeze_id, epoch, scope, NULL, expires_at FROM gateway.freeze
 WHERE lifted_at IS NULL AND (expires_at IS NULL OR expires_at > trueup.now())
 UNION ALL
-(SELECT 'policy', 'current', epoch, NULL::jsonb, sha256, NULL::timestamptz FROM gateway.policy
+(SELECT 'policy', 'current', epoch, NULL::json, sha256, NULL::timestamptz FROM gateway.policy
  ORDER BY version DESC LIMIT 1)
 """
 _ACTIVE_FREEZES: Final = "WHERE lifted_at IS NULL AND (expires_at IS NULL OR expires_at > trueup.now())"

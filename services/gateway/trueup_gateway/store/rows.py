@@ -56,11 +56,11 @@ FROM gateway.case_view
 UNION ALL
 SELECT workflow_id, tenant, subject, '{DEFINITION}', system, resource, 'RUNNING', 0, NULL, deadline_at,
   created_at, NULL,
-  jsonb_build_object('workflow_id', workflow_id, 'saga_id', "row"->'saga_id', 'tenant', tenant, 'subject', subject,
+  json_build_object('workflow_id', workflow_id, 'saga_id', "row"->'saga_id', 'tenant', tenant, 'subject', subject,
     'definition', '{DEFINITION}', 'sha256', '{DEFINITION_SHA256}', 'status', 'RUNNING', 'state_version', 0,
-    'object_type', system, 'object_id', resource, 'mandate', '{{}}'::jsonb, 'created_at', "row"->'created_at',
+    'object_type', system, 'object_id', resource, 'mandate', '{{}}'::json, 'created_at', "row"->'created_at',
     'deadline_at', "row"->'deadline_at', 'correlation_id', "row"->'correlation_id', 'trace_id', "row"->'trace_id'),
-  '[]'::jsonb
+  '[]'::json
 FROM gateway.received)"""
 """All cases, in the same way."""
 

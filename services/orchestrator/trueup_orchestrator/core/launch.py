@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from trueup_common.contracts.declaration import CommandDeclaration
-from trueup_common.contracts.events import GrantRefused, GrantRequest, Mandate
+from trueup_common.contracts.events import GrantRefused, GrantRequest
 from trueup_common.contracts.ids import attempt_id
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.shape import record
@@ -192,8 +192,8 @@ def dispatch(
 def _request(fold: Fold, task: ExecuteTask) -> GrantRequest:
     row, instance = fold.operation, fold.instance
     undone = fold.operations.get(row.compensates) if row.compensates else None
-    return GrantRequest(
-        mandate=Mandate.model_validate(instance.mandate),
+    return GrantRequest.trusted(
+        mandate=instance.mandate,  # as the start brought it; whoever mints reads the request strictly
         task=task,
         definition=instance.definition,
         version=instance.version,
