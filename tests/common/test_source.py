@@ -1,7 +1,8 @@
 """Taking from the broker as a service's own user: a source that stops keeps nothing, a bucket can be followed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from trueup_common.runtime.kv import BucketWatch
 
 CONSUMER = next(consumer for consumer in CONSUMERS if consumer.stream == GRANTS)
 IDS = ["one", "two", "three"]
+WATCH_SECONDS = 12.0
 
 
 @pytest.fixture
@@ -127,6 +129,51 @@ async def test_every_service_may_follow_the_shared_buckets(plane_bus: BusServer,
         await watch.stop()
     assert bus.alarms == []
     await bus.close()
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["restarted", "emptied"])
+async def test_a_watch_outlives_the_broker_that_watched_for_it(tmp_path: Path, *, emptied: bool) -> None:
+    """A broker that comes back does not know who followed: what changed meanwhile is seen, and what changes later.
+
+    Requirements: G6, M2
+    """
+    broker = BusServer(tmp_path / "broker")
+    await asyncio.to_thread(broker.start)
+    known: dict[str, bytes | None] = {}
+    try:
+        await asyncio.to_thread(broker.bootstrap)
+        bus = await Bus.connect(broker.url("adapters"), service="adapters", name="test")
+        watch = BucketWatch(bus, GOVERNANCE_BUCKET, known.__setitem__)
+        await watch.start()
+        await write(broker, "freeze.old")
+        await until(lambda: known.get("freeze.old") == b"1")
+        await asyncio.to_thread(broker.stop)
+        if emptied:
+            shutil.rmtree(tmp_path / "broker" / "store")
+        await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(broker.bootstrap)
+        await write(broker, "freeze.new")
+        await until(lambda: known.get("freeze.new") == b"1")
+        assert known["freeze.old"] == (None if emptied else b"1")
+        await watch.stop()
+        assert not bus.back
+        await bus.close()
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
+async def write(broker: BusServer, key: str) -> None:
+    """Put one key into the governance bucket."""
+    admin = await connect_admin(broker.url("admin"))
+    await (await admin.jetstream().key_value(GOVERNANCE_BUCKET)).put(key, b"1")
+    await admin.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait, bounded, until something holds."""
+    async with asyncio.timeout(WATCH_SECONDS):
+        while not holds():
+            await asyncio.sleep(0.02)
 
 
 async def test_one_unreadable_entry_does_not_end_the_watch(plane_bus: BusServer) -> None:

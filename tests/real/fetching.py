@@ -85,7 +85,7 @@ def _unpack_debian(folder: Path, packages: Sequence[str], alone: Sequence[str]) 
 def _unpack_npm(folder: Path, package: str, member: str) -> None:
     if shutil.which("npm") is None:
         raise Unfetchable("no npm here: this description is an npm package")
-    _run(["npm", "pack", "--silent", "--cache", str(CACHE / "npm"), package], cwd=folder)
+    _run(["npm", "pack", "--loglevel=error", "--cache", str(CACHE / "npm"), package], cwd=folder)
     archive = next(folder.glob("*.tgz"))
     with tarfile.open(archive) as packed:
         for name in (member, "package.json"):
@@ -108,5 +108,6 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> None:
     except subprocess.TimeoutExpired as slow:
         raise Unfetchable(f"{command[0]} did not end within {FETCH_SECONDS} s") from slow
     if done.returncode:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise Unfetchable(f"{command[0]} failed: {said[-1][:200] if said else done.returncode}")
+        said = (done.stderr or done.stdout).splitlines()
+        named = [line for line in said if line.startswith("E:") or "error" in line.lower()]
+        raise Unfetchable(f"{command[0]} failed: {named[0][:200] if named else done.returncode}")

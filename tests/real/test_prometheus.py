@@ -61,11 +61,14 @@ class TestConformance(test_conformance.TestMonitoring):
 globals().update(shared(test_monitoring))
 
 
-async def test_a_young_prometheus_proves_no_absence(tmp_path: Path, documents_database: Database) -> None:
+async def test_a_young_prometheus_proves_no_absence(
+    tmp_path: Path, documents_database: Database, prometheus_server: PrometheusServer
+) -> None:
     """Its list does not outlive it: a check that it does not list yet is unknown, one that it lists is there.
 
     Requirements: E4, R8
     """
+    assert prometheus_server.version, "it can be had at all"
     server = PrometheusServer(discovery_token("acme")).start()
     try:
         async with open_real_monitoring(server, tmp_path, documents_database) as world:

@@ -201,6 +201,7 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         profile.strokes["pause"], profile.strokes["stall"] = 1.5, 10.0
     else:
         faults.refused, faults.rate_limited, faults.unavailable, faults.lost_answer = 0.3, 0.3, 0.3, 0.3
+        faults.locked_out = 0.1
 
 
 class Strokes:

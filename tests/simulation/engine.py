@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Coroutine, Generator
 from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b

@@ -110,7 +110,7 @@ def missing(summary: Summary, *, sagas: bool) -> dict[str, str]:
 
 
 def hunt(summary: Summary, *, sagas: bool) -> None:
-    """Run more seeds of the themes of what is missing, always the same ones, until it is taken or `HUNT_MAX` is over."""
+    """Run more seeds of the themes of what is missing, always the same ones, until it is taken or `HUNT_MAX` is up."""
     next_seed: dict[str, int] = {}
     while left := missing(summary, sagas=sagas):
         theme = next((theme for theme in left.values() if next_seed.get(theme, 0) < HUNT_MAX), None)

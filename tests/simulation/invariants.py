@@ -63,7 +63,7 @@ class Judge:
         """(operation, fence) → until when (real) the gateway granted it."""
         self.committed_sent: dict[tuple[str, int], Any] = {}
         self.send_until: dict[tuple[str, int], float] = {}
-        """(operation, fence) → until when (simulated seconds, less what clocks were set back) its first byte may leave."""
+        """(operation, fence) → until when (seconds, less what clocks were set back) its first byte may leave."""
         self.taken_over: dict[str, dict[str, int]] = {}
         """Case → the fences of its operations when a person took it over."""
         self._chain: dict[str, tuple[int, str]] = {}
@@ -191,7 +191,8 @@ class Judge:
             self.hold(P3.RECEIPT, after.receipt is not None, f"{name}: CONFIRMED without a receipt")
         operation = self.plane.operation(name)
         if operation is not None:
-            same = (operation.payload_sha256, operation.idempotency_key) == (after.payload_sha256, after.idempotency_key)
+            told = (operation.payload_sha256, operation.idempotency_key)
+            same = told == (after.payload_sha256, after.idempotency_key)
             self.hold(P3.INTENT, same, f"{name}: the ledger holds another intent")
         if status == "SENT":
             self.hold(P3.GRANT, bool(after.grant_id), f"{name}: SENT without a grant")

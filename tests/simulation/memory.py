@@ -165,7 +165,8 @@ class MemoryTransaction:
         self._locked: list[tuple[dict[Any, Any], Any]] = []
 
     async def __aenter__(self) -> Any:
-        if self.engine.now < self.database.down_until or self.engine.strikes("no transaction", self.database.faults.busy):
+        busy = self.engine.strikes("no transaction", self.database.faults.busy)
+        if busy or self.engine.now < self.database.down_until:
             raise StoreBusy("simulated: no connection")
         return self
 

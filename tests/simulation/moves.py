@@ -9,11 +9,12 @@ from tests.simulation.verdict import demand
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
 
-_GOES_ON: Final = ("CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", "CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED")
+_ENDS: Final = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED")
+_GOES_ON: Final = ("CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", *_ENDS)
 
 MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "status of a case": {
-        "none": ("RUNNING", "WAITING", "HUMAN_TAKEOVER", "CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED"),
+        "none": ("RUNNING", "WAITING", "HUMAN_TAKEOVER", *_ENDS),
         "RUNNING": ("WAITING", "PAUSED", "VERIFYING", *_GOES_ON),
         "WAITING": ("RUNNING", "PAUSED", "VERIFYING", *_GOES_ON),
         "PAUSED": ("RUNNING", "WAITING", "VERIFYING", *_GOES_ON),

@@ -431,7 +431,9 @@ class Plane:
         """A beat reaches every orchestrator that is there, or does not."""
         for process in self.processes:
             ear = self.beat_ears.get(process.name)
-            if ear is None or not process.alive or self.engine.strikes("core message lost", self.bus.faults.lost_progress):
+            if ear is None or not process.alive:
+                continue
+            if self.engine.strikes("core message lost", self.bus.faults.lost_progress):
                 continue
             timers, due = ear
             timers.heard(beat)

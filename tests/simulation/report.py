@@ -77,9 +77,7 @@ def _faults(summary: Summary) -> list[str]:
 
 def _tables(summary: Summary) -> list[str]:
     found = all_covered(summary)
-    rows = [
-        (item.name, item.taken, item.total, len(item.excused), ", ".join(item.missing) or "none") for item in found
-    ]
+    rows = [(item.name, item.taken, item.total, len(item.excused), ", ".join(item.missing) or "none") for item in found]
     head = ("table", "taken", "all", "nothing sends them yet", "sent by something and not taken")
     lines = ["## Transitions", "", *table(head, rows)]
     stale = [f"{item.name}: {name}" for item in found for name in item.stale]

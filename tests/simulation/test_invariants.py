@@ -1,4 +1,4 @@
-"""The eight invariants of P3 by name: each is checked in the runs, and each is broken by one row that is not allowed."""
+"""The eight invariants of P3 by name: each is checked in the runs, and each is broken by one forbidden row."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ def _intent_changes(judge: Judge) -> None:
 
 def _ledger_holds_another_intent(judge: Judge) -> None:
     row = _confirmed(judge.plane)
-    judge.effect(Change("effect", None, row.evolve(payload_sha256="0" * 64)))
+    judge.effect(Change("effect", row, row.evolve(payload_sha256="0" * 64)))
 
 
 def _confirmed_without_receipt(judge: Judge) -> None:
-    judge.effect(Change("effect", None, _confirmed(judge.plane).evolve(receipt=None)))
+    row = _confirmed(judge.plane)
+    judge.effect(Change("effect", row.evolve(status=LedgerStatus.SENT), row.evolve(receipt=None)))
 
 
 def _success_without_receipt(judge: Judge) -> None:

@@ -1,4 +1,4 @@
-"""Every transition table over its full cross product: what a table has happens as it says, everything else is refused."""
+"""Every transition table over its full cross product: what it has happens as it says, all else is refused."""
 
 from __future__ import annotations
 

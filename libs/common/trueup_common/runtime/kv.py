@@ -1,9 +1,14 @@
-"""A watched bucket: its whole content in memory, kept current, with the moment it was last heard of."""
+"""A watched bucket: its whole content in memory, kept current, with the moment it was last heard of.
+
+A watch whose consumer is gone hears nothing, like one in whose bucket nothing happens. So it begins anew whenever the
+connection was lost, and after a while of silence it asks whether the bucket is still the same one.
+"""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 from trueup_common.runtime.bus import BUS_AWAY, Bus
 from trueup_common.runtime.clock import monotonic
@@ -13,6 +18,9 @@ log = logging.getLogger("trueup.kv")
 
 RETRY_PAUSE_SECONDS = 1.0
 STOP_PAUSE_SECONDS = 0.2
+LISTEN_SECONDS = 2.0
+SILENT_LISTENS = 15
+"""After so many in a row without a word: is it still the same bucket?"""
 
 
 class BucketWatch:
@@ -27,17 +35,29 @@ class BucketWatch:
         self._task: asyncio.Task[None] | None = None
         self.heard_at = 0.0
         self._stopping = False
+        self._was_lost = False
 
     async def start(self) -> None:
         """Begin to follow; returns at once."""
+        self.bus.back.append(self._lost)
         self._task = asyncio.create_task(self._follow(), name=f"watch {self.bucket}")
 
     async def stop(self) -> None:
         """Stop following. The client may swallow a cancellation (its `wait_for` does): it is asked until it ends."""
         self._stopping = True
+        if self._lost in self.bus.back:
+            self.bus.back.remove(self._lost)
         while self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=STOP_PAUSE_SECONDS)
+
+    def _lost(self) -> None:
+        """The connection stands again; what watched for us at the broker may not."""
+        self._was_lost = True
+
+    async def _created(self) -> datetime | None:
+        """When the bucket was made: another time is another bucket."""
+        return (await self.bus.js.stream_info(f"KV_{self.bucket}")).created
 
     async def _follow(self) -> None:
         while not self._stopping:
@@ -50,16 +70,24 @@ class BucketWatch:
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
 
     async def _follow_once(self) -> None:
+        self._was_lost = False
         store = await self.bus.js.key_value(self.bucket)
+        created = await self._created()
         watcher = await store.watchall()
         seen: set[str] = set()
-        initial = True
+        initial, silent = True, 0
         try:
             while not self._stopping:
                 try:
-                    entry = await watcher.updates(timeout=30)  # type: ignore[no-untyped-call]
+                    entry = await watcher.updates(timeout=LISTEN_SECONDS)  # type: ignore[no-untyped-call]
                 except TimeoutError:
+                    silent += 1
+                    is_another = silent % SILENT_LISTENS == 0 and await self._created() != created
+                    if self._was_lost or is_another:
+                        log.warning("following anew", extra={"bucket": self.bucket, "is_another": is_another})
+                        return
                     continue
+                silent = 0
                 self.heard_at = monotonic()
                 if entry is None:
                     if initial:  # what vanished while nobody watched
