@@ -25,7 +25,7 @@ CALM: Final = 0.06
 """Share of seeds without any fault: the plain path must stay plain."""
 
 
-THEMED: Final = 0.4
+THEMED: Final = 0.6
 """Share of seeds with a theme."""
 SAGA_THEMES: Final = ("undo", "impatient", "forward")
 THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar", "word", "stale", "deaf", "vandals")

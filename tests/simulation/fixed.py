@@ -118,4 +118,5 @@ def hunt(summary: Summary, *, sagas: bool) -> None:
             return
         at = next_seed.setdefault(theme, 0)
         summary.add(run_seeds(1000 + at, 5, theme=theme, sagas=sagas))
+        summary.hunted += 5
         next_seed[theme] = at + 5

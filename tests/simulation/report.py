@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tests.simulation.coverage import NAMES, UNREACHED, Covered, covered
+from tests.simulation.coverage import NAMES, TABLES, UNREACHED, Covered, covered
 from tests.simulation.run import Summary
 from tests.simulation.verdict import P3
 
@@ -22,6 +22,11 @@ def replay(seed: int, theme: str | None, sagas: bool | None) -> str:
     return f'make sim FROM={seed} ARGS="--trace{more}"'
 
 
+def rate(summary: Summary) -> float:
+    """Seeds a minute."""
+    return (summary.seeds - summary.hunted) / summary.seconds * 60 if summary.seconds else 0.0
+
+
 def all_covered(summary: Summary) -> list[Covered]:
     """The coverage of every table."""
     return [covered(name, summary.coverage.get(name, {})) for name in NAMES]
@@ -34,12 +39,12 @@ def lines_of(summary: Summary) -> list[str]:
 
 def _size(summary: Summary) -> list[str]:
     seeds = max(summary.seeds, 1)
-    rate = summary.seeds / summary.seconds * 60 if summary.seconds else 0.0
     rows = [
-        ("seeds", summary.seeds),
+        ("seeds", summary.seeds - summary.hunted),
         ("failed", len(summary.failed)),
         ("wall seconds", f"{summary.seconds:.1f}"),
-        ("seeds a minute", f"{rate:.0f}"),
+        ("seeds a minute", f"{rate(summary):.0f}"),
+        ("more seeds, for transitions that are rare", summary.hunted),
         ("steps", f"{summary.steps} ({summary.steps / seeds:.0f} a seed)"),
         ("single commands", f"{summary.commands} ({summary.commands / seeds:.1f} a seed)"),
         ("workflows", f"{summary.workflows} ({summary.workflows / seeds:.1f} a seed)"),
@@ -77,14 +82,21 @@ def _faults(summary: Summary) -> list[str]:
 
 def _tables(summary: Summary) -> list[str]:
     found = all_covered(summary)
-    rows = [(item.name, item.taken, item.total, len(item.excused), ", ".join(item.missing) or "none") for item in found]
+    rows = [
+        (item.name, item.taken, item.total, len(item.excused), ", ".join(item.missing) or "none")
+        for item in found
+        if item.name in TABLES
+    ]
     head = ("table", "taken", "all", "nothing sends them yet", "sent by something and not taken")
-    lines = ["## Transitions", "", *table(head, rows)]
+    lines = ["## Transitions of the services' tables", "", *table(head, rows)]
     stale = [f"{item.name}: {name}" for item in found for name in item.stale]
     if stale:
         lines += [f"Taken although listed as unreached: {', '.join(stale)}.", ""]
     excused = [(name, item, reason) for name, row in UNREACHED.items() for item, reason in row.items()]
-    return [*lines, *table(("table", "nothing takes it yet", "because"), excused)]
+    lines += table(("table", "nothing takes it yet", "because"), excused)
+    bounds = [(item.name, item.taken, item.total) for item in found if item.name not in TABLES]
+    lines += ["## Moves that rows may make", "", "Any other move is a violation.", ""]
+    return [*lines, *table(("row", "moves made", "moves allowed"), bounds)]
 
 
 def _ends(summary: Summary) -> list[str]:

@@ -347,6 +347,8 @@ class Summary:
     seeds: int = 0
     failed: list[Result] = field(default_factory=list)
     seconds: float = 0.0
+    hunted: int = 0
+    """How many of the seeds were run besides, for transitions that are rare."""
     steps: int = 0
     commands: int = 0
     workflows: int = 0

@@ -118,7 +118,7 @@ BROKEN: dict[str, tuple[Break, str | None, int]] = {
     "forget_what_is_waited_for": (_forget_what_is_waited_for, None, 0),
     "name_no_approval": (_name_no_approval, None, 0),
     "forget_the_budget": (_forget_the_budget, None, 15),
-    "undo_by_the_clock": (_undo_by_the_clock, "undo", 0),
+    "undo_by_the_clock": (_undo_by_the_clock, "undo", 2),
     "resend_what_was_sent": (resend_what_was_sent, "orphan", 3),
 }
 """What is broken, the misfortunes that this rule exists for (None: any), and the seed to look at first."""

@@ -39,6 +39,15 @@ STATES: Final = (
         killers=(f"{PATHS}::test_two_effects_of_one_operation_are_told_to_a_person",),
     ),
     Mutant(
+        name="memory-believed-without-its-version",
+        law="memory decides nothing that the store does not confirm",
+        rows="D5 M1",
+        file="services/orchestrator/trueup_orchestrator/desk.py",
+        old="            if versions.get(key) == case.instance.state_version\n",
+        new="            if versions\n",
+        killers=("tests/orchestrator/test_memory.py::test_who_holds_an_old_case_loads_it_again",),
+    ),
+    Mutant(
         name="stale-receipt-moves",
         law="only the newest attempt's own receipt moves an operation",
         rows="E2 X4",
