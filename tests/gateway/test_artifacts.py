@@ -45,8 +45,10 @@ async def delete(gateway: EdgeUnderTest, name: str, **who: Any) -> httpx.Respons
 async def test_bytes_come_back_as_an_attachment_with_their_hash(gateway: EdgeUnderTest) -> None:
     """Whatever type was said, nothing that runs in a browser leaves; the ETag is the hash.
 
-    Requirements: L16, T3
+    Requirements: L16, T3, F1
     """
+    document = (await gateway.client.get("/openapi.json")).json()
+    described = document["paths"]["/v1/artifacts/{artifact_id}"]["get"]["responses"]
     for said, shown in (
         ("application/json", "application/json"),
         ("text/plain; charset=utf-8", "text/plain"),
@@ -59,12 +61,14 @@ async def test_bytes_come_back_as_an_attachment_with_their_hash(gateway: EdgeUnd
         response = await fetch(gateway, name)
         assert (response.status_code, response.content) == (200, CONTENT)
         assert response.headers["content-type"] == shown
+        assert shown in described["200"]["content"]
         assert response.headers["content-disposition"].startswith("attachment")
         assert response.headers["x-content-type-options"] == "nosniff"
         etag = response.headers["etag"]
         assert etag == f'"{hashlib.sha256(CONTENT).hexdigest()}"'
         again = await fetch(gateway, name, {"If-None-Match": etag})
         assert (again.status_code, again.content) == (304, b"")
+        assert "304" in described
     assert name != await keep(gateway)
 
 

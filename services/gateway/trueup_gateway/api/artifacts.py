@@ -27,7 +27,15 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.core import roles
-from trueup_gateway.core.artifact import ArtifactRow, media_type_of, refuse_deletion, shown_type, tombstone
+from trueup_gateway.core.artifact import (
+    OPAQUE,
+    SAFE_TYPES,
+    ArtifactRow,
+    media_type_of,
+    refuse_deletion,
+    shown_type,
+    tombstone,
+)
 from trueup_gateway.core.refusal import Refused, forbidden
 
 log = logging.getLogger("trueup.gateway.artifacts")
@@ -188,19 +196,26 @@ def _store_route() -> LeanRoute:
     return made
 
 
-ROUTES: Final[list[LeanRoute]] = [
-    _store_route(),
-    route(
+def _read_route() -> LeanRoute:
+    made = route(
         "GET",
         "/v1/artifacts/{artifact_id}",
         read,
         tag="artifacts",
         summary="Read an artifact",
-        answers={200: ("Its bytes", None)},
-        media_type="application/octet-stream",
+        answers={200: ("Its bytes", None), 304: ("The bytes that `If-None-Match` named", None)},
+        media_type=OPAQUE,
         parameters=(_ID,),
         problems=READ,
-    ),
+    )
+    # Under the type that it was stored with, where that is harmless: raw bytes, so none of them has a schema.
+    made.responses[200]["content"] = {name: {} for name in sorted({OPAQUE, *SAFE_TYPES})}
+    return made
+
+
+ROUTES: Final[list[LeanRoute]] = [
+    _store_route(),
+    _read_route(),
     route(
         "DELETE",
         "/v1/artifacts/{artifact_id}",
