@@ -42,6 +42,8 @@ class RealSite:
         self._server = server
         self._http = http
         self._url = url
+        self.busy_count = 0
+        """Requests that the site has not answered yet, whether or not anybody waits for them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -58,7 +60,11 @@ class RealSite:
             headers["x-stand-rewrite"] = base64.b64encode(order.encode()).decode()
         if disturbed.pause is not None:
             headers["x-stand-pause"] = "2"
-        answer = await passed_on(self._http, request, self._server.url + raw_path(request), headers)
+        self.busy_count += 1
+        try:
+            answer = await passed_on(self._http, request, self._server.url + raw_path(request), headers)
+        finally:
+            self.busy_count -= 1
         await answer(scope, receive, send)
 
     async def tamper(self, object_: str, change: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +104,12 @@ class RealWordPressWorld(WordPressWorld):
         self.unreadable = replace(self.connection, settings=dict(self.connection.settings) | wrong)
 
     async def effects(self) -> list[dict[str, Any]]:
-        """The site's own record."""
+        """The site's own record, once it is done with what it was asked: it stores a post before it says so."""
+        site = self.sandbox.systems["wordpress"]
+        assert isinstance(site, RealSite)
+        async with asyncio.timeout(20):
+            while site.busy_count:
+                await asyncio.sleep(0.01)
         return await effects_of(self.server)
 
     async def posts(self) -> dict[int, dict[str, Any]]:
