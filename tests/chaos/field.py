@@ -91,12 +91,17 @@ class Field:
             os.kill(self.plane.process(name).pid, number)
 
     def arm(self, instance: str, at: str) -> None:
-        """Set a crash point in one running process; one that is starting is asked again."""
-        end = time.monotonic() + ARM_SECONDS
+        """Set a crash point in one running process; one that is starting is asked again.
+
+        A process that comes by the point at once cannot answer any more: that is as good as an answer.
+        """
+        end, before = time.monotonic() + ARM_SECONDS, self.restarts(instance)
         while True:
             try:
                 return self.plane.arm(instance, at)
             except (nats.errors.Error, OSError) as error:
+                if self.is_stopped(instance) or self.restarts(instance) > before:
+                    return None
                 if time.monotonic() > end:
                     raise NotMet(f"{instance} could not be armed: {error!r}") from error
 
