@@ -31,10 +31,10 @@ down: $(STAMP) ## stop the plane
 
 PLANES := tests/system tests/devkit tests/bench
 
-test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes (ARGS= goes to pytest)
+test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes, three at a time (ARGS= goes to pytest)
 ifeq ($(strip $(ARGS)),)
 	@first=0; $(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES:%=--ignore=%) || first=$$?; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES) && exit $$first
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(PLANES) && exit $$first
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -75,6 +75,11 @@ def http(
     return Answer(status, parsed, {key.lower(): value for key, value in got.items()})
 
 
+def _state_of(pid: int) -> str:
+    """A process's state as the kernel tells it: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def eventually(look: Callable[[], T | None], what: str, seconds: float = SETTLE_SECONDS) -> T:
     """The first answer that is not None; fails with `what` after a bound."""
     end = time.monotonic() + seconds
@@ -127,7 +132,10 @@ class Plane:
         return next(process for process in state.processes if process.name == name)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        os.kill(self.process(name).pid, number)
+        pid = self.process(name).pid
+        os.kill(pid, number)
+        if number is signal.SIGSTOP:  # it takes a moment to stop
+            eventually(lambda: _state_of(pid) == "T" or None, f"{name} stands still")
 
     def ready(self) -> bool:
         state = self.plan.folder.read_state()

@@ -259,6 +259,8 @@ async def test_answers_that_are_lost_with_the_connection_are_not_waited_for(
         await publisher.publish([Outgoing(event("before"))])
         assert server.server.child is not None
         os.kill(server.server.child.pid, signal.SIGSTOP)
+        # It takes a moment to stop.
+        await asyncio.to_thread(os.waitid, os.P_PID, server.server.child.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             async with asyncio.timeout(5):
                 await publisher.publish([Outgoing(event("during"))])
