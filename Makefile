@@ -29,12 +29,12 @@ up: $(STAMP) ## start the plane in the background (PORT=8080)
 down: $(STAMP) ## stop the plane
 	@$(BIN)/trueup down $(ARGS)
 
-PLANES := tests/system tests/devkit tests/bench
+PLANES := tests/bench tests/devkit tests/system
 
 test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes, three at a time (ARGS= goes to pytest)
 ifeq ($(strip $(ARGS)),)
 	@first=0; $(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES:%=--ignore=%) || first=$$?; \
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PLANES) && exit $$first
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PLANES) && exit $$first
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
