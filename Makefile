@@ -55,7 +55,7 @@ sim: $(STAMP) ## deterministic simulation: SEEDS=100 FROM=0; the last line is JS
 mutants: $(STAMP) ## break each law by hand in a copy: some test or seed must notice; the last line is JSON
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos: $(STAMP) ## break the processes of real planes, judge what is left; the last line is JSON (about 10 minutes)
+chaos: $(STAMP) ## break the processes of real planes, judge what is left; the last line is JSON (a quarter of an hour)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 test-real: .venv/.installed-real ## the adapters and the sandbox held to the real systems, which it fetches itself (10 minutes)

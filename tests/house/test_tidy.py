@@ -96,6 +96,18 @@ def test_the_clock_and_randomness_have_one_place() -> None:
     assert not hits, hits
 
 
+def test_links_between_documents_lead_somewhere() -> None:
+    """A relative link names a file that is committed; the sample article's links are filled in when it is used."""
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8"))
+        if not target.startswith(("http://", "https://", "mailto:", "{")) and not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
 def test_generated_documentation_is_current() -> None:
     """Diagrams and tables in docs/ are those of the code: `make docs` would change nothing."""
     run = subprocess.run(

@@ -43,8 +43,9 @@ KEYED_PLANS: Final = {
     "enable_material": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-"""Services only reach rows by key. Without the first three, a plan made while a table was empty scans it for ever; and
-a keyed plan is the same for every key, so it is made once and not for each execution (ADR 0010)."""
+"""Services only reach rows by key. Without the five switches, a plan made while a table was small reads all of it, or
+all of an index, for ever; and a keyed plan is the same for every key, so it is made once and not for each execution
+(ADR 0010, 0022)."""
 
 
 IDLE_SECONDS: Final = 15.0

@@ -1,7 +1,7 @@
 """The recovery decision table: what may follow a situation, given where the case stands with its pivot.
 
 Backwards before the pivot, forwards after it, and no backward step while anything is in flight or unknown. A cell that
-the table leaves open (None) cannot occur; code that meets it waits.
+the table leaves open (None) says nothing: a step that runs beside an undecided pivot can meet it, and waits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -90,7 +90,7 @@ def action(situation: Situation, pivot: Pivot) -> Action:
     """What may follow. Raises LookupError for a cell that the table leaves open."""
     found = TABLE[situation, pivot]
     if found is None:
-        raise LookupError(f"{situation} cannot meet a pivot that is {pivot}")
+        raise LookupError(f"nothing is laid down for {situation} beside a pivot that is {pivot}")
     return found
 
 
