@@ -9,7 +9,7 @@ import pytest
 from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
 
 from trueup_common.contracts.declaration import Establishes, Mapping, Probe
-from trueup_common.contracts.events import ApprovalDecided
+from trueup_common.contracts.events import ApprovalDecided, CaseChanged
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus, ReceiptStatus
 from trueup_common.contracts.task import RunningAttempt
@@ -622,3 +622,18 @@ def test_the_last_that_happens_by_itself_is_told_durably() -> None:
     instance = run.case.instance
     assert instance.status is InstanceStatus.COMPENSATING and len(instance.owed) == 2
     assert instance.published_seq == instance.history_seq
+
+
+def test_what_is_durable_tells_all_that_happened_since() -> None:
+    """Progress may have been lost on the way: the end names every operation and every event, not only the last.
+
+    Requirements: M1
+    """
+    run = Run(document(make("a"), make("b"), make("c")))
+    run.succeed("a").succeed("b")
+    assert run.case.instance.published_seq < run.case.instance.history_seq
+    run.succeed("c")
+    told = CaseChanged.model_validate_json(run.told[-1])
+    assert told.instance.published_seq == told.instance.history_seq
+    assert {row.step_id for row in told.operations} == {"a", "b", "c"}
+    assert [event.seq for event in told.history] == list(range(1, told.instance.history_seq + 1))
