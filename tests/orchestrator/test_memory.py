@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -94,12 +95,17 @@ async def test_a_beat_that_another_replica_took_makes_a_case_old(plane: Plane) -
     running = RunningAttempt(
         command_id=row.command_id, attempt_id=row.attempts[-1]["attempt_id"], fence=row.fence, tenant=row.tenant
     )
-    other.timers.heard(Beat(worker="adapter", system=row.target_system, running=(running,), slots={}, at=now.real))
-    await other.tick("beats")
-    before = held(plane, body.workflow_id)
-    after = await stored(plane, body.workflow_id)
-    assert before is not None and before.instance.state_version < after.instance.state_version
-    assert after.operation.lease_expires_at != before.operation.lease_expires_at or after.operation.heartbeat_at
+    assert row.lease_expires_at is not None
+    left = (row.lease_expires_at - now.real).total_seconds()
+    for later in (0.0, left - 1.0):  # the first one moves the operation; the second, late in the lease, only renews
+        at = now.real + timedelta(seconds=later)
+        other.timers.heard(Beat(worker="adapter", system=row.target_system, running=(running,), slots={}, at=at))
+        before, began = await stored(plane, body.workflow_id), len(await plane.fetch("SELECT 1 FROM history"))
+        await other.tick("beats", later=later)
+        after = await stored(plane, body.workflow_id)
+        assert before.instance.state_version < after.instance.state_version
+    assert len(await plane.fetch("SELECT 1 FROM history")) == began
+    assert after.operation.state is S.RUNNING and after.operation.state_version > before.operation.state_version
 
 
 async def _moment(plane: Plane) -> Any:

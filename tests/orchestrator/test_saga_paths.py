@@ -11,7 +11,14 @@ from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command
 from trueup_common.contracts.declaration import Establishes, Mapping, Probe
 from trueup_common.contracts.events import ApprovalDecided, CaseChanged
 from trueup_common.contracts.pointer import ValueFrom
-from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus, ReceiptStatus
+from trueup_common.contracts.states import (
+    EffectClass,
+    ErrorClass,
+    FindVerdict,
+    InstanceStatus,
+    OperationState,
+    ReceiptStatus,
+)
 from trueup_common.contracts.task import RunningAttempt
 from trueup_orchestrator.core.decide import Beaten
 
@@ -637,3 +644,16 @@ def test_what_is_durable_tells_all_that_happened_since() -> None:
     assert told.instance.published_seq == told.instance.history_seq
     assert {row.step_id for row in told.operations} == {"a", "b", "c"}
     assert [event.seq for event in told.history] == list(range(1, told.instance.history_seq + 1))
+
+
+def test_a_failed_attempt_of_a_running_workflow_is_told_durably() -> None:
+    """Its retry may be hours away: nothing would bring along what was told in passing and lost.
+
+    Requirements: M1
+    """
+    run = Run(document(make("a"), make("b")))
+    run.succeed("a")
+    assert run.case.instance.published_seq < run.case.instance.history_seq
+    run.fail("b", ErrorClass.TRANSIENT, "unavailable")
+    assert (run.row("b").state, run.case.instance.status) == (OperationState.RETRY_PENDING, InstanceStatus.RUNNING)
+    assert run.case.instance.published_seq == run.case.instance.history_seq
