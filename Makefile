@@ -9,7 +9,7 @@ FROM ?= 0
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-undo demo-forward up down test check bench sim mutants chaos test-real docs clean
+.PHONY: help demo demo-undo demo-forward demo-drift up down test check bench recheck sim mutants chaos test-real test-browser docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,18 +23,18 @@ demo-undo: $(STAMP) ## the same, failing for good before the article is public: 
 demo-forward: $(STAMP) ## the same, failing for good afterwards: the article stays, the rest is done, a person takes over
 	@$(BIN)/python -m trueup_devkit.demo forward $(ARGS)
 
+demo-drift: $(STAMP) ## six things break behind the plane's back: it finds each, repairs what it may, asks for what it must
+	@$(BIN)/python -m trueup_devkit.demo.drift $(ARGS)
+
 up: $(STAMP) ## start the plane in the background (PORT=8080)
 	@$(BIN)/trueup up --detach --port $(PORT) $(ARGS)
 
 down: $(STAMP) ## stop the plane
 	@$(BIN)/trueup down $(ARGS)
 
-PLANES := tests/bench tests/devkit tests/system
-
-test: $(STAMP) ## the whole test suite: two at a time, then what starts whole planes, three at a time (ARGS= goes to pytest)
+test: $(STAMP) ## the whole test suite, four files at a time (ARGS= goes to pytest)
 ifeq ($(strip $(ARGS)),)
-	@first=0; $(BIN)/python -m pytest -n 2 --dist loadfile $(PLANES:%=--ignore=%) || first=$$?; \
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PLANES) && exit $$first
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -49,6 +49,9 @@ check: $(STAMP) ## ruff, mypy strict, import rules, tidy tests
 bench: $(STAMP) ## the benchmark next to the floor and other engines (10 minutes); the last line is JSON
 	@$(BIN)/python -m bench $(ARGS)
 
+recheck: $(STAMP) ## what it costs to look again at a hundred thousand healthy objects (3 minutes); the last line is JSON
+	@$(BIN)/python -m bench.recheck $(ARGS)
+
 sim: $(STAMP) ## deterministic simulation: SEEDS=100 FROM=0; the last line is JSON
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM) $(ARGS)
 
@@ -60,6 +63,9 @@ chaos: $(STAMP) ## break the processes of real planes, judge what is left; the l
 
 test-real: .venv/.installed-real ## the adapters and the sandbox held to the real systems, which it fetches itself (10 minutes)
 	@$(BIN)/python -m pytest tests/real $(ARGS)
+
+test-browser: .venv/.installed-browser ## the console in a real Chromium, which it finds or installs (3 minutes); pictures in build/pictures
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
 docs: $(STAMP) ## write the diagrams and tables that are generated from code
 	@$(BIN)/python docs/generate.py $(ARGS)
@@ -80,4 +86,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 .venv/.installed-real: $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[real]'
+	@touch $@
+
+.venv/.installed-browser: $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	@$(BIN)/python -m tests.browser.chromium
 	@touch $@

@@ -24,7 +24,7 @@ from trueup_devkit.postgres import PostgresCluster
 from trueup_devkit.state_folder import PlaneState
 
 ROOT = Path(__file__).resolve().parents[1]
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 180.0
 STOP_TIMEOUT_SECONDS = 30.0
 TENANT = "acme"
 WAIT_SECONDS = 30

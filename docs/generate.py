@@ -10,9 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trueup_adapters.core import effect
-from trueup_common.contracts import asyncapi
+from trueup_common.contracts import asyncapi, operators
 from trueup_common.contracts.problems import PROBLEMS
+from trueup_common.contracts.states import ExceptionKind, InstanceStatus, OperationState
 from trueup_common.contracts.topology import (
     ARTIFACTS_BUCKET,
     ARTIFACTS_STREAM,
@@ -22,15 +25,22 @@ from trueup_common.contracts.topology import (
     artifact_subjects,
     permissions,
 )
+from trueup_common.contracts.workflow import Direction
 from trueup_common.documents.lint import RULES
 from trueup_common.documents.reactions import DEFAULTS
 from trueup_common.documents.schema import document_schema
 from trueup_common.documents.text import FORM
 from trueup_common.runtime.bootstrap import installed_adapters
 from trueup_devkit.deployment import bus_configuration, deployed_systems
-from trueup_orchestrator.core import operation, recovery
+from trueup_gateway.core import kpi
+from trueup_gateway.core.anomalies import MEANINGS, read_rules
+from trueup_gateway.core.windows import window_text
+from trueup_gateway.levels import SHIPPED_RULES, shipped_levels
+from trueup_orchestrator.core import invariants, operation, recovery
 from trueup_reconciler.core import element, settlement
-from trueup_repair_planner.core import lifecycle
+from trueup_repair_planner import playbooks
+from trueup_repair_planner.core import incident, lifecycle, repair
+from trueup_repair_planner.core.playbook import read_playbooks
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "diagrams"
@@ -116,6 +126,48 @@ def bus() -> str:
     return "\n".join(lines) + "\n"
 
 
+def playbook_table() -> str:
+    """The shipped playbooks, in the order in which they are tried."""
+    lines = [
+        "The first whose condition holds is taken. `auto` runs by itself, after a delay that doubles with each try;",
+        "after the last try the escalation owner has it. Every repair is decided by the gateway like any other intent.",
+        "",
+        "| playbook | when | action | risk | approval | tries | what it says |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for item in read_playbooks(playbooks.texts()).all:
+        when = " ".join(item.when.split()).replace("|", "\\|")
+        cells = (item.name, f"`{when}`", item.action.value, item.risk.value, item.approval, str(item.attempts_max))
+        lines.append(f"| {' | '.join(cells)} | {' '.join(item.explanation.split())} |")
+    return "\n".join(lines) + "\n"
+
+
+def operator_tables() -> str:
+    """What operators may do: with an operation, a case and an exception."""
+    lines = []
+    single = operators.CaseFacts(True, InstanceStatus.HUMAN_TAKEOVER, Direction.FORWARD, "no")
+    lines += ["| operation | nothing was ever sent | something was, or may have been |", "|---|---|---|"]
+    for state in OperationState:
+        cells = [
+            operators.allowed(
+                operators.TargetKind.COMMAND,
+                operators.Facts(case=single, operation=operators.OperationFacts(state, touched)),
+            )
+            for touched in (False, True)
+        ]
+        lines.append(f"| {state} | {' | '.join(', '.join(cell) for cell in cells)} |")
+    lines += ["", "| workflow | with it as a whole |", "|---|---|"]
+    lines += [f"| {status} | {', '.join(operators.CASE[status])} |" for status in InstanceStatus]
+    lines += ["", "| exception | besides what its operation or case admits |", "|---|---|"]
+    lines += [f"| {kind} | {', '.join(operators.EXCEPTION[kind])} |" for kind in ExceptionKind]
+    lines += [
+        "",
+        "Guards take away what a fact forbids: revoked authority, an effect that cannot be found, a pivot that passed,",
+        "a case that goes the other way, a person who found nothing there. What is left is shown as `allowed_actions`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def problems() -> str:
     """Every refusal of the HTTP contract."""
     lines = ["| problem | status | title | what to do |", "|---|---|---|---|"]
@@ -149,6 +201,32 @@ def with_tables(path: Path, tables: Mapping[str, str]) -> str:
     return text
 
 
+def numbers() -> str:
+    """What is measured and watched, each with what it is counted over or judged by."""
+    levels = shipped_levels()
+    now = (kpi.DLQ_AGE, kpi.REPAIR_QUEUE_DEPTH, kpi.QUEUE_LAG)
+    lines = ["| key figure | meaning | unit | over | window |", "|---|---|---|---|---|"]
+    windows = ", ".join(window_text(seconds) for seconds in kpi.WINDOWS)
+    lines += [f"| `{item.name}` | {item.title} | {item.unit} | {item.over} | {windows} |" for item in kpi.FIGURES]
+    lines += [f"| `{item.name}` | {item.title} | {item.unit} | {item.over} | now |" for item in now]
+    lines += ["", f"Service levels over {levels.window_days} days:", ""]
+    lines += ["| service level | meaning | target | over |", "|---|---|---|---|"]
+    lines += [f"| `{item.name}` | {item.title} | {item.target:.1%} | {item.over} |" for item in levels.objectives]
+    lines += ["", "| alert | long window | short window | burn rate |", "|---|---|---|---|"]
+    lines += [
+        f"| {rule.severity} | {window_text(rule.long_seconds)} | {window_text(rule.short_seconds)} | {rule.rate:g} |"
+        for rule in levels.alerts
+    ]
+    lines += ["", "| invariant | a breach is | seen as |", "|---|---|---|"]
+    lines += [f"| `{rule.name}` | {rule.reason} | {rule.kind} |" for rule in invariants.RULES.values()]
+    lines += ["", "| anomaly | told where | from | within |", "|---|---|---|---|"]
+    rules = read_rules(yaml.safe_load(SHIPPED_RULES.read_text(encoding="utf-8")))
+    for rule in rules.rules:
+        told = MEANINGS[rule.name].reason.format(actor="somebody", count="so many", window="so many")
+        lines.append(f"| `{rule.name}` | {told} | {rule.threshold} | {window_text(rule.window_seconds)} |")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[str, str]:
     """File name → content."""
 
@@ -180,6 +258,19 @@ def pages() -> dict[str, str]:
         "exception.md": page(
             "Stages of an exception", "trueup_repair_planner/core/lifecycle.py", diagram(lifecycle.TABLE, "found")
         ),
+        "repair.md": page(
+            "Statuses of a repair", "trueup_repair_planner/core/repair.py", diagram(repair.TABLE, "PLANNED")
+        ),
+        "incident.md": page(
+            "Statuses of an incident", "trueup_repair_planner/core/incident.py", diagram(incident.TABLE, "WATCHED")
+        ),
+        "playbooks.md": page("Playbooks", "trueup_repair_planner/playbooks/", playbook_table()),
+        "numbers.md": page(
+            "Key figures, service levels, invariants, anomalies",
+            "trueup_gateway/core/kpi.py, slo.yaml, core/anomalies.py and trueup_orchestrator/core/invariants.py",
+            numbers(),
+        ),
+        "operators.md": page("Operators' acts", "trueup_common/contracts/operators.py", operator_tables()),
         "commands.md": page("Command types", "the adapters' declarations", commands()),
         "bus.md": page("The bus", "trueup_common/contracts/topology.py", bus()),
         "problems.md": page("Problem documents", "trueup_common/contracts/problems.py", problems()),

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import BusServer, Database, PostgresServer
+from tests.turns import in_turns
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # an example that takes long says something of the machine, not of the law
+
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Parallel workers get files in turns; a run without workers keeps its order."""
+    if hasattr(config, "workerinput"):
+        places = in_turns(item.path.relative_to(TESTS).as_posix() for item in items)
+        items.sort(key=lambda item: places[item.path.relative_to(TESTS).as_posix()])
 
 
 @pytest.fixture(scope="session")

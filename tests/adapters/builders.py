@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -177,11 +178,11 @@ class Process:
         return run(self._process(handler, messages, settle))
 
     async def _process(self, handler: Any, messages: list[Message], settle: bool) -> list[Outgoing]:
-        for _ in range(5):
+        for number in range(5):
             try:
                 async with self.ledger.transaction() as tx:
                     moment, _ids = await tx.claim("test", [])
-                    outgoing = list(await handler.handle(tx, moment, messages))
+                    outgoing = list(await handler.handle(tx, replace(moment, repeated=number > 0), messages))
                     await tx.post(outgoing)
                 break
             except StoreBusy:

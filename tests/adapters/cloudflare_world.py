@@ -77,3 +77,9 @@ class CloudflareWorld(SandboxWorld):
     async def remove(self, element: ProbeElement) -> bool:
         """A cache has nothing whose absence would be a difference."""
         return False
+
+    async def disturb(self, element: ProbeElement) -> bool:
+        """An old page comes back into the cache."""
+        for url in element.params["sample"]:
+            await self.tamper(url, {"body": "<p>Old</p>", "age_seconds": 7000})
+        return True

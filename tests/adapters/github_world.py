@@ -8,6 +8,7 @@ import aiohttp
 from tests.adapters.worlds import SandboxWorld, connection_of
 
 from trueup_adapters.systems import github
+from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.task import ProbeElement
 from trueup_common.testing.adapter_conformance import Bench, Case
 from trueup_devkit.sandbox import Sandbox, sandbox_connections
@@ -16,6 +17,7 @@ from trueup_devkit.sandbox.systems.github_git import Repository
 
 ARCHIVE: Final = "github.archive_version"
 DELETE: Final = "github.delete_branch"
+RESTORE: Final = "github.restore_branch"
 REPOSITORY: Final = "acme/articles"
 REFS: Final = r"^/repos/[^/]+/[^/]+/git/refs(/heads/.+)?$"
 AUTHOR: Final = {"name": "Ada Ökonom", "email": "ada@example.org"}
@@ -65,6 +67,11 @@ class GitHubWorld(SandboxWorld):
             sha = await self.commit(branch, path)
             payload = {"repository": REPOSITORY, "branch": branch, "path": path, "expected_sha": sha}
             return Case(resource=REPOSITORY, payload=payload)
+        if command_type == RESTORE:
+            sha = await self.commit(branch, path, "Theirs")
+            await self.tamper(f"{REPOSITORY}@{branch}", {"delete": True})
+            held = {"commit_sha": sha, "artifact_sha256": sha256_hex(b"Theirs")}
+            return Case(resource=REPOSITORY, payload={"repository": REPOSITORY, "branch": branch, "path": path, **held})
         payload = {
             "repository": REPOSITORY,
             "branch": branch,

@@ -25,6 +25,7 @@ class TestWordPress(AdapterConformance):
         "wordpress.create_draft",
         "wordpress.update_post",
         "wordpress.publish_post",
+        "wordpress.restore_draft",
         "wordpress.withdraw_post",
         "wordpress.trash_post",
     )
@@ -99,9 +100,9 @@ class TestDatabase(AdapterConformance):
 
 
 class TestGitHub(AdapterConformance):
-    """GitHub, both command types. Requirements: X8."""
+    """GitHub, all command types. Requirements: X8."""
 
-    command_types = ("github.archive_version", "github.delete_branch")
+    command_types = ("github.archive_version", "github.delete_branch", "github.restore_branch")
 
     @pytest_asyncio.fixture
     async def world(self, tmp_path: Path) -> AsyncIterator[GitHubWorld]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.adapters.builders import DECLARATION, Process, execute, find, operation
 from tests.adapters.memory import Ledger
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_adapters import execution
 from trueup_adapters.core.effect import LedgerStatus
@@ -96,7 +97,7 @@ class Plant:
     async def finished(self, count: int = 1) -> list[Any]:
         """What jobs came to."""
         found: list[Any] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(found) < count:
                 for delivery in await self.queue.fetch(10):
                     assert isinstance(delivery.message, FinishedMessage)
@@ -138,7 +139,7 @@ async def test_slots_bound_what_runs_at_once() -> None:
     async with plant(waits, max_concurrency=2) as (made, target):
         for number in range(5):
             made.send(f"cmd_{number}")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while target.active < 2:
                 await asyncio.sleep(0)
         release.set()
@@ -164,14 +165,19 @@ async def test_who_gets_no_slot_in_time_has_sent_nothing() -> None:
 
 async def test_a_slot_that_comes_too_late_is_refused_at_the_first_byte() -> None:
     """Requirements: E5. The adapter dawdled before its write: `may_send` says no, and that is NOT_SENT."""
+    too_late = asyncio.Event()
 
     async def dawdles(call: Call) -> Outcome:
-        await asyncio.sleep(0.1)
+        await too_late.wait()
         call.may_send()
         return confirmed({})
 
-    async with plant(dawdles) as (made, _target):
-        made.send(seconds=0.05)
+    async with plant(dawdles) as (made, target):
+        job = made.send(seconds=1.0)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not target.active or monotonic() <= job.send_by_seconds:
+                await asyncio.sleep(0.01)
+        too_late.set()
         (sent,) = await made.finished()
         assert (sent.outcome.status, sent.outcome.error_code) == (ReceiptStatus.NOT_SENT, "send_by_passed")
 
@@ -187,7 +193,7 @@ async def test_a_timeout_is_judged_by_the_first_byte(is_sent: bool, status: Rece
         return confirmed({})
 
     async with plant(hangs, timeout_seconds=0.1) as (made, _target):
-        made.send(seconds=0.05)
+        made.send(seconds=1.0 if is_sent else 0.05)
         (sent,) = await made.finished()
         assert (sent.outcome.status, sent.outcome.error_code) == (status, "timeout")
 
@@ -228,12 +234,12 @@ async def test_progress_is_kept_and_prolongs_the_attempt() -> None:
     async def in_parts(call: Call) -> Outcome:
         for part in range(4):
             call.may_send()
-            await asyncio.sleep(0.12)
+            await asyncio.sleep(0.4)  # four of them are more than an attempt has without progress
             await call.progress({"part": part})
         return confirmed({"parts": 4})
 
-    async with plant(in_parts, timeout_seconds=0.2) as (made, _target):
-        made.send(seconds=0.1)
+    async with plant(in_parts, timeout_seconds=1.0) as (made, _target):
+        made.send(seconds=0.5)
         (sent,) = await made.finished()
         assert sent.outcome.status is ReceiptStatus.CONFIRMED
         assert made.process.row().cursor == {"part": 3}
@@ -278,7 +284,7 @@ async def test_beats_name_slots_and_long_attempts() -> None:
 
     async with plant(long, max_concurrency=7) as (made, _target):
         job = made.send()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while made.process.row().cursor is None:
                 await asyncio.sleep(0)
         (short,) = made.execution.beats(["alpha"])
@@ -349,7 +355,7 @@ async def test_closing_cuts_what_runs_and_the_ledger_still_says_sent() -> None:
 
     async with plant(hangs) as (made, target):
         made.send()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not target.active:
                 await asyncio.sleep(0)
     assert len(made.queue) == 0

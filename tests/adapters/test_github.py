@@ -11,8 +11,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import pytest_asyncio
-from tests.adapters.github_world import ARCHIVE, DELETE, REPOSITORY, GitHubWorld, prepared, writes
+from tests.adapters.github_world import ARCHIVE, DELETE, REPOSITORY, RESTORE, GitHubWorld, prepared, writes
 from tests.adapters.worlds import open_world
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_adapters.systems import github
 from trueup_adapters.systems.github.repository import outcome_of
@@ -217,9 +218,9 @@ async def test_a_branch_that_reads_do_not_show_is_a_doubt(world: GitHubWorld, ta
 async def test_a_branch_taken_meanwhile_is_a_conflict(world: GitHubWorld, target: Any) -> None:
     """Requirements: I2. Somebody makes the branch between the look and the write: nothing of theirs is touched."""
     made = await prepared(world, target, ARCHIVE)
-    await world.fault("delay", {"seconds": 0.4, "when": "inside"}, **world.writes)
+    await world.fault("delay", {"seconds": 1.5, "when": "inside"}, **world.writes)
     work = asyncio.create_task(made.perform())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await writes(world):
             await asyncio.sleep(0.01)
     theirs = await world.commit(made.operation.payload["branch"])
@@ -235,9 +236,9 @@ async def test_a_branch_taken_meanwhile_is_a_conflict(world: GitHubWorld, target
 async def test_a_branch_moved_meanwhile_is_planned_again(world: GitHubWorld, target: Any) -> None:
     """Requirements: X5. "Not a fast forward" is known not to have happened; the next attempt stands on the new head."""
     made, _ = await on_branch(world, target)
-    await world.fault("delay", {"seconds": 0.4, "when": "inside"}, **world.writes)
+    await world.fault("delay", {"seconds": 1.5, "when": "inside"}, **world.writes)
     work = asyncio.create_task(made.perform())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await writes(world):
             await asyncio.sleep(0.01)
     theirs = await world.commit(made.operation.payload["branch"], "more.md")
@@ -658,12 +659,72 @@ async def test_the_payload_schema_of_an_archive(world: GitHubWorld, change: dict
     assert jsonschema_rs.validator_for(declaration.payload_schema).is_valid(payload) is fits
 
 
+async def archived(world: GitHubWorld, target: Any) -> tuple[Bench, dict[str, Any], dict[str, Any]]:
+    """An archived version, its receipt, and the payload of its declared repair."""
+    made = await prepared(world, target, ARCHIVE)
+    outcome = await made.perform()
+    assert outcome.result is not None, outcome
+    assert made.declaration.repair is not None
+    document = {"payload": made.operation.payload, "receipt": outcome.result}
+    return made, outcome.result, fill(document, made.declaration.repair.payload)
+
+
+async def test_a_deleted_branch_holds_the_very_same_commit_again(world: GitHubWorld, target: Any) -> None:
+    """Requirements: R3, S3. No new commit: the version keeps its name, and undoing the archiving still works."""
+    made, receipt, payload = await archived(world, target)
+    await world.tamper(f"{REPOSITORY}@{payload['branch']}", {"delete": True})
+    repair = await prepared(world, target, RESTORE)
+    repair.operation = repair.operation.evolve(payload=payload)
+    outcome = await repair.perform()
+    assert outcome.status is ReceiptStatus.CONFIRMED, outcome
+    assert world.head(payload["branch"]) == receipt["commit_sha"]
+    assert [item.value for item in await made.probe(receipt)] == [receipt["commit_sha"], receipt["artifact_sha256"]]
+    written = await writes(world)
+    assert (await repair.perform()).status is ReceiptStatus.CONFIRMED
+    assert await writes(world) == written, "what stands is not made again"
+    compensation = made.declaration.compensation
+    assert compensation is not None
+    undoing = await prepared(world, target, DELETE)
+    undoing.operation = undoing.operation.evolve(
+        payload=fill({"payload": made.operation.payload, "receipt": receipt}, compensation.payload)
+    )
+    assert (await undoing.perform()).status is ReceiptStatus.CONFIRMED
+    assert world.head(payload["branch"]) is None
+
+
+async def test_a_branch_of_somebody_else_is_not_moved(world: GitHubWorld, target: Any) -> None:
+    """Requirements: R3, R9. The branch is there again, with other commits: two owners, and a person decides."""
+    _, _, payload = await archived(world, target)
+    await world.tamper(f"{REPOSITORY}@{payload['branch']}", {"delete": True})
+    theirs = await world.commit(payload["branch"])
+    repair = await prepared(world, target, RESTORE)
+    repair.operation = repair.operation.evolve(payload=payload)
+    outcome = await repair.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (
+        ReceiptStatus.REJECTED, ErrorClass.BUSINESS, "version_conflict",
+    )  # fmt: skip
+    assert world.head(payload["branch"]) == theirs
+    finding = await repair.find()
+    assert (finding.verdict, finding.reason) == (FindVerdict.AMBIGUOUS, "branch_differs")
+
+
+async def test_a_commit_that_is_gone_for_good_is_said_to_be(world: GitHubWorld, target: Any) -> None:
+    """Requirements: R3, X5. GitHub throws unreachable commits away some day: known not to have happened, for good."""
+    repair = await prepared(world, target, RESTORE, branch="never/was", commit_sha="ab" * 20)
+    outcome = await repair.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (
+        ReceiptStatus.REJECTED, ErrorClass.PERMANENT, "commit_gone",
+    )  # fmt: skip
+    assert world.head("never/was") is None
+
+
 def test_declarations_name_what_they_establish() -> None:
     """Requirements: X8, R1. Classes and elements are those of the first command types' table and of the vector."""
     declared = {item.type: item for item in github.ADAPTER.declarations}
     assert {name: item.effect_class for name, item in declared.items()} == {
         ARCHIVE: EffectClass.COMPENSABLE,
         DELETE: EffectClass.RETRYABLE,
+        RESTORE: EffectClass.RETRYABLE,
     }
     for item in declared.values():
         assert [element.element for element in item.establishes] == ["github.commit", "content.version"]

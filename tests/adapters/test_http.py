@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_adapters.systems import http
 from trueup_adapters.systems.http import HttpTarget, TransportFailed, is_public
@@ -168,7 +169,7 @@ async def test_a_lost_slot_lets_no_byte_out() -> None:
         with pytest.raises(SlotLost):
             await alpha.write("POST", "/effect", document={"n": 1}, may_send=gate)
         await alpha.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while heard.connections == 0:
                 await asyncio.sleep(0.01)
     assert heard.bytes_count == 0
@@ -187,7 +188,7 @@ async def test_a_full_pool_does_not_count_as_sent() -> None:
         alpha = target(url, max_concurrency=1)  # two connections in all
         gates = [Gate() for _ in range(3)]
         writes = [asyncio.create_task(alpha.write("POST", "/effect", document={}, may_send=gate)) for gate in gates]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(heard.requests) < 2:
                 await asyncio.sleep(0.01)
         assert [gate.passes for gate in gates] == [1, 1, 0]

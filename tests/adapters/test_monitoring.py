@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 import pytest_asyncio
 from tests.adapters.monitoring_world import MonitoringWorld, open_monitoring
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import Database as ServerDatabase
 
 from trueup_adapters.execution import Line
@@ -157,7 +158,7 @@ async def test_a_killed_session_says_whether_the_change_may_stand(
                 " VALUES ('acme', 'monitoring', 'cmd_0', 'a', '{}', now())"
             )
             task = asyncio.create_task(put())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not await connection.fetchval(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE wait_event_type = 'Lock' AND application_name = 'trueup' AND query LIKE '%document%'"
@@ -182,7 +183,7 @@ async def test_one_check_is_one_effect_and_carries_what_was_ordered(world: Monit
         "check_id": check_id,
         "name": "article-1",
         "url": bench.operation.payload["url"],
-        "resource": f"check/{check_id}",
+        "resource": f"check/{bench.operation.payload['name']}",
         "registered": {"check_id": check_id, "url": bench.operation.payload["url"]},
     }
     assert await effects(world) == [(f"acme/{check_id}", "create")]
@@ -252,6 +253,58 @@ async def test_undoing_removes_this_check_and_no_successor_under_its_name(world:
     await first.target.close()
 
 
+async def test_a_check_registered_again_takes_the_place_of_the_silenced_one(world: MonitoringWorld) -> None:
+    """Requirements: R3, S3. One check under the same name; undoing the first one takes away its successor."""
+    bench, receipt = await registered(world)
+    await effects(world)
+    await world.tamper(f"acme/{receipt['check_id']}", {"delete": True})
+    payload = fill({"payload": bench.operation.payload, "receipt": receipt}, bench.declaration.repair.payload)
+    assert payload["replaces"] == receipt["check_id"]
+    again = Bench(world, declared(REGISTER), bench.target, Case(resource="check", payload=payload))
+    outcome = await again.perform()
+    assert outcome.status is ReceiptStatus.CONFIRMED
+    assert outcome.result is not None
+    assert outcome.result["resource"] == receipt["resource"]
+    (standing,) = await world.documents.standing()
+    assert (standing.key, check_id_of(standing.operation_id)) == (payload["name"], outcome.result["check_id"])
+    assert (await again.perform()).result == outcome.result, "once"
+    (seen,) = await again.probe(outcome.result)
+    await effects(world)
+    (seen,) = await again.probe(outcome.result)
+    assert seen.value == outcome.result["registered"]
+    undone = await (await remove(world, bench.target, {"check_id": receipt["check_id"]})).perform()
+    assert undone.status is ReceiptStatus.CONFIRMED
+    assert await world.documents.standing() == []
+
+
+async def test_a_survey_lists_the_checks_of_this_tenant_that_are_watched(world: MonitoringWorld) -> None:
+    """Requirements: R10. What Prometheus lists, whatever the documents say, and nothing of another tenant."""
+    bench, receipt = await registered(world)
+    assert (await bench.target.survey(None, {})).marks == ()  # type: ignore[attr-defined]
+    await effects(world)
+    page = await bench.target.survey(None, {})  # type: ignore[attr-defined]
+    assert [(mark.operation_id, mark.external_resource_id) for mark in page.marks] == [
+        (bench.operation.command_id, receipt["check_id"])
+    ]
+    assert page.next_cursor is None
+    other = replace(world.connection, tenant="globex")
+    foreign = world.adapter.open(other)
+    assert (await foreign.survey(None, {})).marks == ()  # type: ignore[attr-defined]
+    await foreign.close()
+
+
+async def test_a_repair_replaces_no_other_check(world: MonitoringWorld) -> None:
+    """Requirements: R3, R9. The name is somebody else's by now: two owners, and a person decides."""
+    bench, receipt = await registered(world)
+    await (await remove(world, bench.target, {"check_id": receipt["check_id"]})).perform()
+    other = Bench(world, declared(REGISTER), bench.target, Case(resource="check", payload=bench.operation.payload))
+    assert (await other.perform()).status is ReceiptStatus.CONFIRMED
+    payload = {**bench.operation.payload, "replaces": receipt["check_id"]}
+    outcome = await Bench(world, declared(REGISTER), bench.target, Case(resource="check", payload=payload)).perform()
+    assert (outcome.status, outcome.error_code) == (ReceiptStatus.REJECTED, "foreign_object")
+    assert [item.operation_id for item in await world.documents.standing()] == [other.operation.command_id]
+
+
 @pytest.mark.parametrize("payload", [{"check_id": "chk_unknown"}, {"name": "unknown"}])
 async def test_what_was_never_there_cannot_be_removed(world: MonitoringWorld, payload: dict[str, Any]) -> None:
     """Requirements: X5. A removal without an object is a mistake of the caller, and sends nothing."""
@@ -313,9 +366,9 @@ def test_the_declarations_say_what_undoes_them() -> None:
     both = {"check_id": "chk_1", "name": "a"}
     schema = declared(REMOVE).payload_schema
     assert not jsonschema_rs.is_valid(schema, both) and not jsonschema_rs.is_valid(schema, {})
-    document = {"receipt": {"resource": "check/chk_1", "check_id": "chk_1", "registered": {"check_id": "chk_1"}}}
+    document = {"receipt": {"resource": "check/a", "check_id": "chk_1", "registered": {"check_id": "chk_1"}}}
     resources = {take(document, item.declaration.establishes[0].resource) for item in COMMANDS}
-    assert resources == {"check/chk_1"}, "the removal takes over the very element that the registration owned"
+    assert resources == {"check/a"}, "the removal takes over the very element that the registration owned"
 
 
 def test_the_adapter_needs_a_place_for_its_checks() -> None:

@@ -11,6 +11,7 @@ from tests.adapters.builders import DECLARATION, Process, execute, find, operati
 from tests.adapters.memory import Ledger
 from tests.adapters.test_execution import FakeTarget, NoCrash
 from tests.objects import MemoryObjects
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_adapters.authority import GrantAuthority
 from trueup_adapters.core.job import SendJob
@@ -129,7 +130,7 @@ class Plant:
         return finding
 
     async def _finished(self) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 for delivery in await self.queue.fetch(1):
                     return delivery.message.finished

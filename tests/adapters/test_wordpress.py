@@ -12,10 +12,11 @@ import jsonschema_rs
 import pytest
 import pytest_asyncio
 from tests.adapters.worlds import WordPressWorld, open_world
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_adapters.core.receipt import RESULT_BYTES_MAX
 from trueup_adapters.systems.wordpress.commands import COMMANDS, PREVIOUS_BYTES_MAX, CreateDraft
-from trueup_adapters.systems.wordpress.site import Post, exact_sha256, marked, marker, text_sha256
+from trueup_adapters.systems.wordpress.site import Post, ReadFailed, exact_sha256, marked, marker, text_sha256
 from trueup_common.contracts.compare import same
 from trueup_common.contracts.pointer import fill, take
 from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, ReceiptStatus
@@ -27,6 +28,7 @@ UPDATE = "wordpress.update_post"
 PUBLISH = "wordpress.publish_post"
 WITHDRAW = "wordpress.withdraw_post"
 TRASH = "wordpress.trash_post"
+RESTORE = "wordpress.restore_draft"
 INSPECT = "wordpress.inspect_post"
 BUSINESS = (ReceiptStatus.REJECTED, ErrorClass.BUSINESS)
 
@@ -187,9 +189,9 @@ async def test_a_refusal_after_the_post_was_stored_is_unknown(world: WordPressWo
 async def taken_meanwhile(world: WordPressWorld, made: Bench, **foreign: Any) -> Any:
     """Somebody takes the slug between our look and our write."""
     slug = made.operation.payload["slug"]
-    await world.fault("delay", {"seconds": 0.3, "when": "before"}, method="POST", path="/posts$")
+    await world.fault("delay", {"seconds": 1.5, "when": "before"}, method="POST", path="/posts$")
     work = asyncio.create_task(made.perform())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await world.requests("POST"):
             await asyncio.sleep(0.01)
     await world.tamper("acme/new", {"title": "Theirs", "content": "Theirs", "slug": slug, **foreign})
@@ -443,6 +445,112 @@ async def test_published_by_somebody_else_is_ambiguous(world: WordPressWorld, ta
     assert (await made.find()).verdict is FindVerdict.AMBIGUOUS
 
 
+async def trashed(world: WordPressWorld, target: Any) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    """What was published and then thrown away by somebody: its receipt, the declared repair, and its version now."""
+    made = await bench(world, target, PUBLISH)
+    published = await made.perform()
+    assert published.result is not None, published
+    await world.trash(published.result["post_id"])
+    (status,) = [item for item in made.declaration.establishes if item.element == "wordpress.status"]
+    assert status.repair is not None
+    (seen,) = await target.probe([made.element_of(status, published.result)])
+    assert seen.value == "trash"
+    document = {"payload": made.operation.payload, "receipt": published.result}
+    return published.result, fill(document, status.repair.payload), seen.version
+
+
+async def test_a_trashed_page_is_public_again_as_it_was(world: WordPressWorld, target: Any) -> None:
+    """Requirements: R3. The same id, slug, address, content and meta, by one write; a second one changes nothing."""
+    receipt, payload, version = await trashed(world, target)
+    before = (await posts(world))[receipt["post_id"]]
+    assert before["slug"] == f"{receipt['slug']}__trashed"
+    repair = await on_post(world, target, PUBLISH, **payload, expected_modified_gmt=version)
+    written = await writes(world)
+    outcome = await repair.perform()
+    assert outcome.status is ReceiptStatus.CONFIRMED, outcome
+    assert outcome.result is not None
+    assert await writes(world) == written + 1
+    same_as_before = ("post_id", "resource", "slug", "status", "link", "content_sha256")
+    assert {name: outcome.result[name] for name in same_as_before} == {name: receipt[name] for name in same_as_before}
+    post = (await posts(world))[receipt["post_id"]]
+    assert (post["slug"], post["status"], post["meta"]) == (receipt["slug"], "publish", before["meta"])
+    assert len(await posts(world)) == 1
+    assert (await repair.find()).verdict is FindVerdict.CONFIRMED
+    assert (await repair.perform()).status is ReceiptStatus.CONFIRMED
+    assert await writes(world) == written + 1
+
+
+@pytest.mark.parametrize("change", ["slug_taken", "content_changed", "seen_too_long_ago"])
+async def test_a_page_that_is_not_as_it_was_is_not_put_back(world: WordPressWorld, target: Any, change: str) -> None:
+    """Requirements: R3, R5, R9. Another post on its address, another content, a newer version: a person decides."""
+    receipt, payload, version = await trashed(world, target)
+    if change == "slug_taken":
+        await world.post(slug=receipt["slug"], status="publish")
+    elif change == "content_changed":
+        await world.tamper(f"acme/{receipt['post_id']}", {"content": "<p>By somebody else</p>"})
+        version = None
+    else:
+        version = "2020-01-01T00:00:00"
+    repair = await on_post(world, target, PUBLISH, **payload, **({"expected_modified_gmt": version} if version else {}))
+    written = await writes(world)
+    outcome = await repair.perform()
+    code = "foreign_object" if change == "slug_taken" else "version_conflict"
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, code)
+    assert await writes(world) == written
+    assert (await repair.find()).verdict is FindVerdict.MISSING
+    assert (await posts(world))[receipt["post_id"]]["status"] == "trash"
+
+
+async def test_without_a_restoration_what_is_in_the_trash_stays_there(world: WordPressWorld, target: Any) -> None:
+    """Requirements: R3. Publishing anew is no way to take a post out of the trash."""
+    _, payload, _ = await trashed(world, target)
+    plain = {name: value for name, value in payload.items() if name != "restored_slug"}
+    outcome = await (await on_post(world, target, PUBLISH, **plain)).perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "gone")
+
+
+async def test_a_draft_that_was_published_meanwhile_is_not_taken_off_the_site(
+    world: WordPressWorld, target: Any
+) -> None:
+    """Requirements: R3, R9. The repair of a draft brings a trashed one back; a published one is a person's."""
+    made = await bench(world, target, CREATE)
+    created = await made.perform()
+    assert created.result is not None
+    await world.tamper(f"acme/{created.result['post_id']}", {"status": "publish"})
+    repair = await on_post(world, target, RESTORE, created.result["post_id"], slug=created.result["slug"])
+    outcome = await repair.perform()
+    assert (outcome.status, outcome.error_class, outcome.error_code) == (*BUSINESS, "version_conflict")
+    assert (await posts(world))[created.result["post_id"]]["status"] == "publish"
+
+
+async def test_a_survey_lists_every_marker_and_no_post_of_others(world: WordPressWorld, target: Any) -> None:
+    """Requirements: R10. Drafts and public posts, each operation on them; nothing that carries no marker of ours."""
+    await world.post(content="<p>trueup:cmd is only mentioned here</p>")
+    made = await bench(world, target, CREATE)
+    created = await made.perform()
+    assert created.result is not None
+    post_id = created.result["post_id"]
+    publishing = await on_post(
+        world, target, PUBLISH, post_id, content_sha256=exact_sha256(made.operation.payload["content"])
+    )
+    assert (await publishing.perform()).status is ReceiptStatus.CONFIRMED
+    page = await target.survey(None, {})
+    assert [(mark.operation_id, mark.external_resource_id) for mark in page.marks] == [
+        (made.operation.command_id, str(post_id)),
+        (publishing.operation.command_id, str(post_id)),
+    ]
+    assert page.next_cursor is None
+    assert (await target.survey("100", {})).marks == ()
+
+
+async def test_a_survey_that_may_not_look_proves_nothing(world: WordPressWorld, target: Any) -> None:
+    """Requirements: R10, E4"""
+    blind = world.adapter.open(world.unreadable)
+    with pytest.raises(ReadFailed):
+        await blind.survey(None, {})
+    await blind.close()
+
+
 async def test_trashing_twice_is_one_effect(world: WordPressWorld, target: Any) -> None:
     """Requirements: I1. The second answers from what is there; 410 in between is settled by the read-back."""
     made = await bench(world, target, TRASH)
@@ -451,9 +559,9 @@ async def test_trashing_twice_is_one_effect(world: WordPressWorld, target: Any) 
     assert (await second.perform()).status is ReceiptStatus.CONFIRMED
     assert len(await world.effects()) == 1
     third = await bench(world, target, TRASH)
-    await world.fault("delay", {"seconds": 0.3}, method="DELETE")
+    await world.fault("delay", {"seconds": 1.5}, method="DELETE")
     work = asyncio.create_task(third.perform())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(await world.requests("DELETE")) < 2:
             await asyncio.sleep(0.01)
     await world.tamper(f"acme/{third.operation.payload['post_id']}", {"status": "trash"})
@@ -556,6 +664,7 @@ async def test_declarations_name_what_they_establish(world: WordPressWorld) -> N
         PUBLISH: EffectClass.PIVOT,
         WITHDRAW: EffectClass.RETRYABLE,
         TRASH: EffectClass.RETRYABLE,
+        RESTORE: EffectClass.RETRYABLE,
         INSPECT: EffectClass.READ,
     }
     assert declared[CREATE].identity == ("/target/resource", "/payload/slug")

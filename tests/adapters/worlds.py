@@ -11,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 
 from trueup_adapters.systems import bench, wordpress
+from trueup_adapters.systems.wordpress.site import Site
 from trueup_common.contracts.adapter import Adapter, Connection
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.task import ProbeElement
@@ -26,6 +27,16 @@ def connection_of(document: dict[str, Any], system: str, **changes: Any) -> Conn
     entry = next(item for item in document["connections"] if item["system"] == system)
     settings = {key: value for key, value in entry.items() if key not in ("tenant", "system", "allow_private_network")}
     return Connection(entry["tenant"], system, settings | changes, allow_private_network=True, max_concurrency=8)
+
+
+class Anyone:
+    """What a write asks of its caller, where nobody keeps count."""
+
+    traceparent = None
+
+    @staticmethod
+    def may_send() -> None:
+        """Always."""
 
 
 class SandboxWorld:
@@ -176,11 +187,27 @@ class WordPressWorld(SandboxWorld):
             return Case(resource="post", payload=payload)
         post = await self.post(status="publish" if command_type == "wordpress.withdraw_post" else "draft")
         payload = {"post_id": post["id"]}
+        if command_type == "wordpress.restore_draft":
+            await self.trash(post["id"])
+            return Case(resource=f"post/{post['id']}", payload=payload | {"slug": post["slug"]}, extra={"post": post})
         if command_type == "wordpress.update_post":
             payload |= {"content": "<p>Neu</p>", "title": "Neu", "expected_modified_gmt": post["modified_gmt"]}
         if command_type == "wordpress.publish_post":
             payload |= {"content_sha256": sha256_hex(post["content"].encode())}
         return Case(resource=f"post/{post['id']}", payload=payload, extra={"post": post})
+
+    async def trash(self, post_id: int) -> None:
+        """Somebody else moves a post to the trash, as a person in the site would."""
+        target = self.adapter.open(self.connection)
+        assert isinstance(target, Site)
+        answer = await target.change("DELETE", f"/posts/{post_id}", None, Anyone())
+        assert answer.status == 200, answer.body
+        await target.close()
+
+    async def disturb(self, element: ProbeElement) -> bool:
+        """An outsider does what the element's repair is there for."""
+        await self.trash(element.params["post_id"])
+        return True
 
     async def remove(self, element: ProbeElement) -> bool:
         """Delete the post for good."""

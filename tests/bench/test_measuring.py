@@ -15,6 +15,8 @@ from bench.report import table
 from bench.stacks import Faults, SagaPlane, UndoneSagaPlane
 from bench.stub import Effects, StubProtocol
 
+from tests.patience import PATIENCE_SECONDS
+
 
 @pytest_asyncio.fixture
 async def stub() -> AsyncIterator[tuple[Effects, int]]:
@@ -29,7 +31,7 @@ async def _ask(port: int, content: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(content)
     writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(65536), 5)
+    answer = await asyncio.wait_for(reader.read(65536), PATIENCE_SECONDS)
     writer.close()
     return answer
 
@@ -90,7 +92,7 @@ async def test_the_client_takes_only_success_for_success(stub: tuple[Effects, in
     """An answer without the terminal state SUCCESS is a bad unit and gives no latency; every unit has its own key."""
     effects, port = stub
     request = Request("127.0.0.1", port, "/effect", {"idempotency-key": KEY}, "{}")
-    result = await Load(Order(request, units=20, seconds=5, in_flight=4)).run()
+    result = await Load(Order(request, units=20, seconds=PATIENCE_SECONDS, in_flight=4)).run()
     assert (result.ok, result.bad, result.p50_ms) == (0, 20, None)
     assert result.bad_samples[0].startswith("201 ")
     assert effects.totals().items() >= {"effects": 20, "distinct": 20, "duplicated": 0}.items()
@@ -110,7 +112,7 @@ async def test_the_open_loop_charges_a_stall_to_everybody_who_was_due() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     request = Request("127.0.0.1", server.sockets[0].getsockname()[1], "/", {}, "{}")
     asyncio.get_running_loop().call_later(0.5, stalled.set)
-    result = await Load(Order(request, units=40, seconds=5, rate_per_second=200)).run()
+    result = await Load(Order(request, units=40, seconds=PATIENCE_SECONDS, rate_per_second=200)).run()
     server.close()
     assert (result.ok, result.bad) == (40, 0)
     assert result.p50_ms is not None and result.p50_ms > 150
@@ -140,7 +142,7 @@ def test_cpu_and_memory_of_a_tree_include_its_children() -> None:
         sizes = pss_mb({"role": process.pid})
         assert sizes is None or sizes["role"] > 1
     finally:
-        process.communicate("\n", timeout=10)
+        process.communicate("\n", timeout=PATIENCE_SECONDS)
 
 
 def test_what_was_not_measured_is_absent() -> None:

@@ -19,7 +19,7 @@ QUIET: Final = ("fetched", "before_commit", "committed", "acked")
 POINTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "gateway": {
         "gateway-accept": ("before_commit", "committed", "published"),
-        "gateway-start": ("before_commit", "committed"),
+        "gateway-start": ("before_commit", "committed", "published"),
         "gateway-grants": LOOP,
         "gateway-views": QUIET,
         "gateway-approvals": QUIET,

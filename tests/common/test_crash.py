@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.runtime.settings import Settings
 
@@ -34,10 +35,10 @@ def reaching(specification: str, marks: Path) -> subprocess.Popen[str]:
 def test_a_process_dies_at_the_named_point_and_its_successor_does_not(tmp_path: Path) -> None:
     """The second time that it is reached, as by SIGKILL; the mark keeps the restarted process alive."""
     died = reaching("loop.committed:2,loop.never", tmp_path)
-    assert died.communicate(timeout=20)[0].split() == ["loop.other", "loop.committed"]
+    assert died.communicate(timeout=PATIENCE_SECONDS)[0].split() == ["loop.other", "loop.committed"]
     assert died.returncode == -signal.SIGKILL
     again = reaching("loop.committed:2", tmp_path)
-    assert len(again.communicate(timeout=20)[0].split()) == 4
+    assert len(again.communicate(timeout=PATIENCE_SECONDS)[0].split()) == 4
     assert again.returncode == 0
 
 
@@ -47,7 +48,7 @@ def test_a_process_pauses_at_the_named_point_until_somebody_continues_it(tmp_pat
     pid, status = os.waitpid(paused.pid, os.WUNTRACED)
     assert pid == paused.pid and os.WIFSTOPPED(status)
     os.kill(paused.pid, signal.SIGCONT)
-    assert len(paused.communicate(timeout=20)[0].split()) == 4
+    assert len(paused.communicate(timeout=PATIENCE_SECONDS)[0].split()) == 4
     assert paused.returncode == 0
 
 

@@ -10,15 +10,14 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.runtime.health import PunctualProtocol, listen, serve_health
 from trueup_devkit.children import free_port
 
-PATIENCE_SECONDS = 10.0
-
 
 @asynccontextmanager
-async def served(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.4) -> AsyncIterator[int]:
+async def served(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> AsyncIterator[int]:
     """A health server whose callers have so long for a request."""
     monkeypatch.setattr(PunctualProtocol, "request_seconds", seconds)
     port, stop = free_port(), asyncio.Event()
@@ -93,10 +92,10 @@ async def drained(reader: asyncio.StreamReader) -> None:
 
 async def test_a_prompt_caller_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is one of each request and not of the connection."""
-    async with served(monkeypatch) as port:
+    async with served(monkeypatch, seconds=2.0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         begun = time.monotonic()
-        while time.monotonic() - begun < 1.0:  # past two deadlines
+        while time.monotonic() - begun < 2.5:  # past the deadline of the first request
             writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert b" 200 " in await reader.readuntil(b"}")

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import create_async_engine
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 from tests.servers import Database as PlaneDatabase
 
@@ -19,7 +20,8 @@ from trueup_common.runtime.crash import RealCrashPoints
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.host import FAILURES_MAX, Loop, Unprocessable
 from trueup_common.runtime.mail import MailTransaction
-from trueup_common.runtime.ports import Moment, StoreBusy
+from trueup_common.runtime.ports import Moment, StoreBusy, VersionConflict
+from trueup_common.runtime.rows import EXPECT
 from trueup_common.runtime.tables import mail_tables
 from trueup_common.runtime.timers import RELAY_AGE_SECONDS, Relay
 
@@ -99,6 +101,7 @@ async def database(fresh_database: PlaneDatabase) -> AsyncIterator[Database]:
     await admin.execute(
         "DROP SCHEMA IF EXISTS orchestrator CASCADE; CREATE SCHEMA orchestrator; CREATE SCHEMA IF NOT EXISTS trueup;"
         "CREATE OR REPLACE FUNCTION trueup.now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT pg_catalog.now()';"
+        f"{EXPECT}"
         "CREATE TABLE orchestrator.note (text text)"
     )
     await admin.close()
@@ -209,6 +212,31 @@ async def test_a_busy_store_repeats_the_whole_transaction_and_counts_no_failure(
     assert await rows(database, "SELECT text FROM note") == ["m1"]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_of_two_replicas_with_one_message_one_keeps_what_it_did(database: Database, begun: bool) -> None:
+    """Both find the inbox without it; whoever writes second keeps nothing and, asked again, has nothing to do.
+
+    Requirements: M2
+    """
+    store = SqlStore(database, PlannerTransaction)
+    with pytest.raises(VersionConflict, match="inbox"):
+        async with store.transaction() as late:
+            assert (await late.claim("c", ["m1", "m2"]))[1] == {"m1", "m2"}
+            await late.post([Outgoing(event("late"))])
+            if begun:
+                await late.note("late")
+            async with store.transaction() as early:
+                assert (await early.claim("c", ["m1"]))[1] == {"m1"}
+                await early.post([Outgoing(event("early"))])
+                assert not early.connection.begun
+    assert await rows(database, "SELECT message_id FROM outbox") == ["early"]
+    assert await rows(database, "SELECT text FROM note") == []
+    async with store.transaction() as again:
+        assert (await again.claim("c", ["m1", "m2"]))[1] == {"m2"}
+        assert (await again.claim("other", ["m1"]))[1] == {"m1"}
+    assert sorted(await rows(database, "SELECT message_id FROM inbox WHERE consumer = 'c'")) == ["m1", "m2"]
+
+
 async def test_sessions_that_the_server_kills_are_busy_not_poison(database: Database) -> None:
     """Requirements: M2"""
     store = SqlStore(database, PlannerTransaction)
@@ -271,7 +299,7 @@ async def test_messages_travel_with_their_identity_tenant_and_trace(bus: Bus, pl
     sent = event("t1")
     publisher = BusPublisher(gateway)
     await publisher.publish([Outgoing(sent)])
-    got = await asyncio.wait_for(source.fetch(10), 10)
+    got = await asyncio.wait_for(source.fetch(10), PATIENCE_SECONDS)
     assert got[0].message == sent
     assert publisher.take_confirmed() == ["t1"]
     await got[0].ack()
@@ -296,7 +324,7 @@ async def test_a_message_without_headers_is_quarantined_with_its_bytes(
     loop = make_loop(database, NotingHandler())
     batch: list[BusDelivery] = []
     while len(batch) < 2:
-        batch += await asyncio.wait_for(source.fetch(10), 10)
+        batch += await asyncio.wait_for(source.fetch(10), PATIENCE_SECONDS)
     await loop.process(batch)
     assert await rows(database, "SELECT text FROM note") == ["dressed"]
     assert await rows(database, "SELECT data FROM quarantine") == [b"bare bytes"]
@@ -330,7 +358,7 @@ async def test_a_message_with_hostile_headers_is_quarantined_and_the_planner_is_
     loop.publisher = publisher
     batch: list[BusDelivery] = []
     while len(batch) < len(hostile) + 1:
-        batch += await asyncio.wait_for(source.fetch(10), 10)
+        batch += await asyncio.wait_for(source.fetch(10), PATIENCE_SECONDS)
     await loop.process(batch)
     assert await rows(database, "SELECT text FROM note") == ["dressed"]
     assert await rows(database, "SELECT count(*) FROM quarantine") == [len(hostile)]
@@ -399,6 +427,7 @@ async def test_a_row_that_commits_late_under_a_lower_number_is_relayed(database:
     store = SqlStore(database, MailTransaction)
     async with store.transaction() as slow:
         await slow.post([Outgoing(event("late"))])
+        await slow.flush()
         async with store.transaction() as quick:
             await quick.post([Outgoing(event("early"))])
         assert await relayed(store, database) == ["early"]
@@ -415,6 +444,7 @@ async def test_mail_that_nobody_confirmed_is_never_purged(database: Database) ->
     store = SqlStore(database, MailTransaction)
     async with store.transaction() as tx:
         await tx.post([Outgoing(event("kept")), Outgoing(event("gone"))])
+        await tx.flush()
         await tx.mark_sent(["gone"])
     async with database.connection() as connection:
         await connection.execute("UPDATE outbox SET created_at = created_at - interval '1 day'")

@@ -117,11 +117,13 @@ async def test_the_gateway_writes_adapters_read_and_nobody_else_does_either(user
     await ObjectStore(admin).put("acme", name, b"kept")
     sha256 = hashlib.sha256(b"kept").hexdigest()
     bus = await Bus.connect(plane_bus.url(user), service=user, name="test")
-    bus.js._timeout = 0.3
+    if user not in ("gateway", "adapters"):
+        bus.js._timeout = 0.3  # nobody answers what is not allowed
     store = ObjectStore(bus)
     try:
         if user in ("gateway", "adapters"):
             assert await store.get("acme", name, sha256) == b"kept"
+            bus.js._timeout = 0.3
         else:
             with pytest.raises(ObjectsAway):
                 await store.get("acme", name, sha256)

@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from tests.patience import PATIENCE_SECONDS
+
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.runtime.bus import Bus, BusPublisher
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-DELAY_SECONDS = 0.02
+DELAY_SECONDS = 0.5
 
 
 class Noting(BusPublisher):
@@ -49,7 +51,7 @@ async def test_only_the_newest_progress_is_made() -> None:
     publisher, first, second = Noting(), Progress(1), Progress(2)
     await publisher.publish([first.item])
     await publisher.publish([second.item])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await publisher.sent.get() == "progress-2"
     assert (first.made, second.made, publisher.sent.empty()) == (0, 1, True)
 
@@ -60,7 +62,7 @@ async def test_progress_that_is_replaced_again_and_again_is_told_all_the_same() 
     await publisher.publish([first.item])
     patient = Progress(2, delay_seconds=3600)
     await publisher.publish([patient.item])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await publisher.sent.get() == "progress-2"
 
 

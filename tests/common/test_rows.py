@@ -15,12 +15,15 @@ from sqlalchemy import Column, Integer, MetaData, Table, Text
 from tests.servers import Database as ServerDatabase
 
 from trueup_common.contracts.shape import ForwardContract, Instant
-from trueup_common.runtime.db import Database
+from trueup_common.runtime.db import Database, SqlStore
+from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import VersionConflict
-from trueup_common.runtime.rows import Rows, RowsDiffer, Write, write
+from trueup_common.runtime.rows import EXPECT, Rows, RowsDiffer, Write, write
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
-GROUND = """
+GROUND = f"""
+CREATE SCHEMA IF NOT EXISTS trueup;
+{EXPECT}
 CREATE SCHEMA IF NOT EXISTS lab;
 DROP TABLE IF EXISTS lab.thing, lab.mark, lab.log;
 CREATE TABLE lab.thing (
@@ -134,6 +137,67 @@ async def test_a_second_table_takes_what_the_first_one_returns(lab: Database) ->
     await put(lab, Write(statement, (["there", "fresh"],), None, "mark", returning="id", then=follow))
     async with lab.connection() as connection:
         assert [row["id"] for row in await connection.fetch("SELECT id FROM lab.log")] == ["fresh"]
+
+
+async def test_a_statement_alone_keeps_all_or_nothing(lab: Database) -> None:
+    """Without a transaction around it: a count that differs lets the server refuse the whole statement.
+
+    Requirements: M1
+    """
+    store = SqlStore(lab, SqlTransaction)
+    async with store.transaction() as tx:
+        tx.later(MARKS.inserting([Mark(id="m")]), THINGS.inserting([Thing(id="a"), Thing(id="b")]))
+        assert not tx.connection.begun
+    assert set(await things(lab)) == {"a", "b"} and await marks(lab) == {"m": None}
+    fault = MARKS.inserting([Mark(id="m")], conflict=False)
+    conflict = THINGS.updating([Thing(id="a", version=2), Thing(id="b", version=9)])
+    then = "INSERT INTO lab.mark (id) SELECT id FROM written"
+    follow = Write("INSERT INTO lab.log (id) VALUES ('x')", (), None, "log", returning="id", then=then)
+    with pytest.raises(RowsDiffer, match="mark: 0 of 1"):
+        async with store.transaction() as tx:
+            tx.later(follow, fault)
+    for order in ((fault, conflict), (conflict, fault)):
+        with pytest.raises(VersionConflict, match="thing: 1 of 2"):
+            async with store.transaction() as tx:
+                tx.later(follow, *order)
+    assert {row.version for row in (await things(lab)).values()} == {1} and await marks(lab) == {"m": None}
+    async with lab.connection() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM lab.log") == 0
+
+
+async def test_a_transaction_begins_with_its_first_statement(lab: Database) -> None:
+    """From there on all of it is one: what an earlier statement wrote goes with what the last one could not write."""
+    store = SqlStore(lab, SqlTransaction)
+    with pytest.raises(VersionConflict, match="thing: 0 of 1"):
+        async with store.transaction() as tx:
+            assert await THINGS.get(tx.reading, "id", ["a"]) == [] and not tx.connection.begun
+            await tx.connection.execute("INSERT INTO lab.mark (id) VALUES ('first')")
+            assert tx.connection.begun and await tx.reading.fetchval("SELECT count(*) FROM lab.mark") == 1
+            assert await marks(lab) == {}
+            tx.later(THINGS.updating([Thing(id="nowhere", version=2)]))
+    assert await marks(lab) == {}
+    async with store.transaction() as tx:
+        tx.later(MARKS.inserting([Mark(id="flushed")]))
+        await tx.flush()
+        assert tx.connection.begun and await marks(lab) == {}
+    assert await marks(lab) == {"flushed": None}
+
+
+async def test_a_part_may_fail_alone_with_what_it_put_off(lab: Database) -> None:
+    store = SqlStore(lab, SqlTransaction)
+    async with store.transaction() as tx:
+        tx.later(MARKS.inserting([Mark(id="before")]))
+        with pytest.raises(ZeroDivisionError):
+            async with tx.apart():
+                await tx.connection.execute("INSERT INTO lab.mark (id) VALUES ('written')")
+                tx.later(MARKS.inserting([Mark(id="put off")]))
+                raise ZeroDivisionError
+        with pytest.raises(VersionConflict):
+            async with tx.apart():
+                tx.later(THINGS.updating([Thing(id="nowhere", version=2)]))
+        async with tx.apart():
+            tx.later(MARKS.inserting([Mark(id="good")]))
+    assert set(await marks(lab)) == {"before", "good"}
 
 
 async def test_nothing_to_write_asks_nothing(lab: Database) -> None:

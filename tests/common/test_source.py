@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 
 from trueup_common.contracts.envelope import Message, Outgoing
@@ -24,7 +25,6 @@ from trueup_common.runtime.kv import BucketWatch
 
 CONSUMER = next(consumer for consumer in CONSUMERS if consumer.stream == GRANTS)
 IDS = ["one", "two", "three"]
-WATCH_SECONDS = 12.0
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ async def test_a_stopped_source_hands_back_what_it_has_queued(gateway: Bus, plan
     await proposed(plane_bus)
     first = ConsumerSource(gateway, CONSUMER)
     await first.start()
-    taken = await asyncio.wait_for(first.fetch(1), 10)
+    taken = await asyncio.wait_for(first.fetch(1), PATIENCE_SECONDS)
     assert [delivery.message.id for delivery in taken] == ["one"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while first._queue.qsize() < 2:
             await asyncio.sleep(0.01)
     await first.stop()
@@ -62,7 +62,7 @@ async def test_a_stopped_source_hands_back_what_it_has_queued(gateway: Bus, plan
     second = ConsumerSource(gateway, CONSUMER)
     await second.start()
     found: list[str] = []
-    async with asyncio.timeout(CONSUMER.ack_wait_seconds / 3):
+    async with asyncio.timeout(CONSUMER.ack_wait_seconds / 2):
         while len(found) < 2:
             for delivery in await second.fetch(10):
                 found.append(delivery.message.id)
@@ -84,7 +84,7 @@ async def test_a_broker_that_comes_back_is_asked_again_at_once(tmp_path: Path) -
         source = ConsumerSource(bus, CONSUMER)
         await source.start()
         await proposed(broker)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for delivery in await source.fetch(10):
                 await delivery.ack()
         await asyncio.to_thread(broker.stop)
@@ -111,7 +111,7 @@ async def test_stopping_ends_a_fetch_that_waits(gateway: Bus) -> None:
     waiting = asyncio.create_task(source.fetch(10))
     await asyncio.sleep(0)
     await source.stop()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await waiting == []
 
 
@@ -122,7 +122,7 @@ async def test_every_service_may_follow_the_shared_buckets(plane_bus: BusServer,
     watches = [BucketWatch(bus, bucket, lambda key, value: None) for bucket in (CATALOG_BUCKET, GOVERNANCE_BUCKET)]
     for watch in watches:
         await watch.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for watch in watches:
             await watch.loaded.wait()
     for watch in watches:
@@ -171,7 +171,7 @@ async def write(broker: BusServer, key: str) -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait, bounded, until something holds."""
-    async with asyncio.timeout(WATCH_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():
             await asyncio.sleep(0.02)
 
@@ -188,7 +188,7 @@ async def test_one_unreadable_entry_does_not_end_the_watch(plane_bus: BusServer)
     assert not catalog.is_loaded
     await bucket.put("current/odd", b"\xff\xfe")
     await bucket.put("connection/acme/odd", b"1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (catalog.is_loaded and catalog.has_connection("acme", "odd")):
             await asyncio.sleep(0.01)
     for key in ("type/odd/0", "current/odd", "connection/acme/odd"):

@@ -197,4 +197,4 @@ def test_the_due_columns_exist_in_the_tables_they_name() -> None:
         if schema in known:
             assert column in known[schema].tables[f"{schema}.{table}"].columns
             checked += 1
-    assert checked == 3
+    assert checked == 6

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_devkit.sandbox import Sandbox
 from trueup_devkit.sandbox.systems.wordpress import READER, WRITER, sandbox_password
@@ -29,7 +30,7 @@ class Hands:
         # One connection per request: a fault that cuts it must not be hidden by a pool that sends again.
         limits = httpx.Limits(max_keepalive_connections=0)
         client = httpx.AsyncClient(
-            base_url=base_url, auth=auth, limits=limits, timeout=5, verify=_NO_TLS, trust_env=False
+            base_url=base_url, auth=auth, limits=limits, timeout=PATIENCE_SECONDS, verify=_NO_TLS, trust_env=False
         )
         self._clients.append(client)
         return client
@@ -85,8 +86,6 @@ async def running(state_dir: Path) -> AsyncIterator[Hands]:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for a condition of a real process, for a bounded time."""
-    for _ in range(300):
-        if await holds():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("the condition never held")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await holds():
+            await asyncio.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,17 +17,19 @@ import asyncpg
 import nats
 import pytest
 from nats.errors import Error as NatsError
+from tests.patience import PATIENCE_SECONDS
 
+from trueup_common.runtime.health import listen
 from trueup_devkit import binaries, postgres
 from trueup_devkit.binaries import BinaryMissingError
-from trueup_devkit.children import Command, Lease, StartError, process_is_alive, spawn
+from trueup_devkit.children import Command, Lease, StartError, free_port, port_is_free, process_is_alive, spawn
 from trueup_devkit.nats_server import ADMIN_USER, NatsServer, NatsUser
 from trueup_devkit.postgres import PostgresCluster
 
 FAST = {"fsync": "off", "io_method": "sync"}
 
 
-def wait_for(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_seconds: float = PATIENCE_SECONDS) -> None:
     """Poll a condition of real processes, bounded."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
@@ -61,7 +64,7 @@ async def test_survives_a_warm_restart_and_a_killed_postmaster(cluster: Postgres
     await rows(cluster, "INSERT INTO kept VALUES (2)")
     assert cluster.child is not None
     cluster.child.process.kill()
-    cluster.child.process.wait(5)
+    cluster.child.process.wait(PATIENCE_SECONDS)
     cluster.stop()
     cluster.start()
     assert [row["id"] for row in await rows(cluster, "SELECT id FROM kept ORDER BY id")] == [1, 2]
@@ -197,7 +200,7 @@ async def test_nats_keeps_messages_and_enforces_permissions(tmp_path: Path) -> N
         await writer.jetstream().publish("kept.one", b"1")
         await writer.publish("other.one", b"1")
         await writer.flush()
-        async with asyncio.timeout(5):  # the client tells of a violation by a callback of its own, in its own time
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the client tells of it by a callback, in its own time
             while not violations:
                 await asyncio.sleep(0.01)
         await writer.close()
@@ -214,6 +217,16 @@ async def test_nats_keeps_messages_and_enforces_permissions(tmp_path: Path) -> N
         assert (tmp_path / "nats.conf").stat().st_mode & 0o077 == 0
     finally:
         server.stop()
+
+
+def test_a_chosen_port_is_chosen_by_nobody_else_and_free_for_its_server() -> None:
+    """Planes that start at the same time choose before they listen; the servers that they choose for may listen."""
+    port = free_port(3)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port + 1))
+    with listen("127.0.0.1", port + 1):
+        assert not port_is_free(port + 1)
+    assert port_is_free(port + 2)
 
 
 def test_a_child_and_its_lease_end_with_a_killed_parent(tmp_path: Path) -> None:
@@ -236,14 +249,14 @@ def test_a_child_and_its_lease_end_with_a_killed_parent(tmp_path: Path) -> None:
         pid = int((tmp_path / "pid").read_text())
         assert Lease.take(tmp_path / "lease") is None
         parent.kill()
-        parent.wait(5)
+        parent.wait(PATIENCE_SECONDS)
         wait_for(lambda: not process_is_alive(pid))
-        lease = Lease.take(tmp_path / "lease", timeout_seconds=5)
+        lease = Lease.take(tmp_path / "lease", timeout_seconds=PATIENCE_SECONDS)
         assert lease is not None
         lease.release()
     finally:
         parent.kill()
-        parent.wait(5)
+        parent.wait(PATIENCE_SECONDS)
 
 
 def test_a_child_that_ignores_the_request_is_killed(tmp_path: Path) -> None:

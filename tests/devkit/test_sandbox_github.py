@@ -242,7 +242,7 @@ async def test_references_move_atomically(hands: Hands) -> None:
     """The one that waited meets what the other did meanwhile."""
     api = github(hands)
     first, second = await committed(api), await committed(api, "Other\n")
-    await hands.fault("delay", system="github", seconds=0.3, when="inside", method="POST", path="/git/refs$")
+    await hands.fault("delay", system="github", seconds=1, when="inside", method="POST", path="/git/refs$")
     slow = asyncio.create_task(api.post(f"{REPO}/git/refs", json={"ref": "refs/heads/x", "sha": first}))
 
     async def arrived() -> bool:

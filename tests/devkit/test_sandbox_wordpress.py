@@ -133,7 +133,7 @@ async def test_concurrent_creates_all_succeed_and_slugs_are_no_locks(hands: Hand
 
 async def test_a_race_makes_twins(hands: Hands) -> None:
     """Slugs are chosen and stored in two steps; the fault holds the gap open."""
-    await hands.fault("delay", method="POST", when="inside", seconds=0.1, times=2)
+    await hands.fault("delay", method="POST", when="inside", seconds=1, times=2)
     posts = await asyncio.gather(*(hands.draft(slug="key") for _ in range(2)))
     assert [post["slug"] for post in posts] == ["key", "key"]
     assert len({post["id"] for post in posts}) == 2

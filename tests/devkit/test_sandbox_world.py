@@ -13,6 +13,7 @@ import httpx
 import pytest
 import yaml
 from tests.devkit.sandbox_site import POSTS, Hands, running, until
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_devkit.sample import load_article
 from trueup_devkit.sandbox import Sandbox, sandbox_connections
@@ -208,7 +209,7 @@ async def test_the_process_serves_fixed_ports_and_survives_sigterm_and_sigkill(t
             assert [item["object"] for item in effects] == [f"k{n}" for n in range(1, number + 1)]
         finally:
             process.send_signal(end)
-        out, err = await asyncio.wait_for(process.communicate(), 10)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
         assert (process.returncode, err) == (code, b"")
         assert out.startswith(b"sandbox http://127.0.0.1:%d " % port)
 

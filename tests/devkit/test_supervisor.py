@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.contracts.topology import SERVICES
 from trueup_devkit import plane, rolling
@@ -27,7 +28,7 @@ FAKE = [sys.executable, "-S", str(Path(__file__).with_name("fake_program.py"))]
 PROGRAMS = {**dict.fromkeys((*SERVICES, "sandbox"), FAKE), "bootstrap": [sys.executable, "-S", "-c", "print('made')"]}
 
 
-def wait_for(condition: Callable[[], bool], timeout_seconds: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_seconds: float = PATIENCE_SECONDS) -> None:
     """Poll a condition of real processes, bounded."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
@@ -47,7 +48,7 @@ class Plane:
         broken = options.pop("broken", "")
         plan = Plan(str(self.path), port=0, programs={**PROGRAMS, **options.pop("programs", {})}, **options)
         environment = {**os.environ, "FAKE_DIARY": str(self.diary), "FAKE_BROKEN": broken, "TRUEUP_CRASH_AT": "x.y"}
-        return plane.start_detached(plan, environment, timeout_seconds=60)
+        return plane.start_detached(plan, environment)
 
     def pids(self) -> dict[str, int]:
         return {process.name: process.pid for process in self.folder.running_state().processes}
@@ -57,7 +58,7 @@ class Plane:
 
     def told(self, name: str) -> dict[str, str]:
         port = self.process(name).health["port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=PATIENCE_SECONDS) as answer:
             told: dict[str, str] = json.load(answer)
         return told
 
@@ -230,8 +231,8 @@ def test_a_service_that_stays_unready_gets_its_streams_made_again(made: Plane) -
     made.start(programs={"bootstrap": [sys.executable, "-S", "-c", heal]})
     pid = made.process("orchestrator").pid
     mark.touch()
-    wait_for(lambda: not written(made, "orchestrator").ready, 20)
-    wait_for(lambda: not mark.exists() and written(made, "orchestrator").ready, 30)
+    wait_for(lambda: not written(made, "orchestrator").ready)
+    wait_for(lambda: not mark.exists() and written(made, "orchestrator").ready)
     assert written(made, "orchestrator").pid == pid
 
 
@@ -284,7 +285,7 @@ def test_down_never_signals_a_process_that_is_not_ours(made: Plane) -> None:
         made.folder.write_state(real)
     finally:
         bystander.kill()
-        bystander.wait(5)
+        bystander.wait(PATIENCE_SECONDS)
 
 
 def test_a_service_that_does_not_start_is_named_with_its_log(made: Plane) -> None:

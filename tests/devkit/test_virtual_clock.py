@@ -102,7 +102,6 @@ async def test_moves_the_clock_of_a_real_database_and_waits_for_every_process(
     from trueup_common.contracts.topology import CLOCK_SUBJECT
     from trueup_common.runtime.bus import Bus
 
-    monkeypatch.setattr(virtual_clock, "ACK_TIMEOUT_SECONDS", 0.6)
     monkeypatch.setattr(virtual_clock, "_ASK_AGAIN_SECONDS", 0.1)
     bus = await Bus.connect(nats_server.url("orchestrator"), service="orchestrator", name="orchestrator")
     asked = 0
@@ -121,9 +120,10 @@ async def test_moves_the_clock_of_a_real_database_and_waits_for_every_process(
             before = await timeline.now()
             await advance(timeline, timedelta(hours=2))
             moved = await timeline.now() - before
-            assert timedelta(hours=2) <= moved < timedelta(hours=2, seconds=10)
+            assert timedelta(hours=2) <= moved < timedelta(hours=2, minutes=1)
             offset = await timeline.move_to(before)
-            assert offset == pytest.approx(7200, abs=10), "time never goes back"
+            assert offset == pytest.approx(7200, abs=60), "time never goes back"
+        monkeypatch.setattr(virtual_clock, "ACK_TIMEOUT_SECONDS", 0.6)
         async with plane_timeline(
             plane_database.admin_url, nats_server.admin_url, ["orchestrator", "gateway-2"]
         ) as two:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.documents.builders import DECLARATIONS, text_of
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 
 from trueup_common.documents.lint import sound_document
@@ -31,7 +32,7 @@ async def test_a_version_is_loaded_once_and_never_changed(plane_bus: BusServer) 
     try:
         await catalog.follow(bus)
         assert catalog.watch is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await catalog.watch.loaded.wait()
         assert [(item.document.version, item.document.title) for item in catalog.definitions()] == [
             (1, "First"),

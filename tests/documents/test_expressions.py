@@ -145,7 +145,7 @@ def test_evaluation_is_bounded(expressions: Expressions) -> None:
         expressions.fill("${input.names.map(a, input.names)}", scope)
     with pytest.raises(ExpressionFailed):
         expressions.fill(f"${{input.names.size() + {' + '.join(['1'] * 1500)}}}", scope)
-    assert time.perf_counter() - started < 20
+    assert time.perf_counter() - started < 60
 
 
 @pytest.mark.parametrize(

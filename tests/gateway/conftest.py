@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,7 +11,24 @@ from tests.gateway.edge import EdgeUnderTest, edge
 from tests.servers import Database, PostgresServer, run_apart
 
 from trueup_common.runtime import bootstrap
+from trueup_gateway.api import app
 from trueup_gateway.tables import METADATA
+
+
+@pytest.fixture(scope="session", autouse=True)
+def described_once() -> Iterator[None]:
+    """The same routes have the same description: it is made once, because that takes longer than most tests."""
+    describe, described = app.document_of, dict[tuple[int, ...], Any]()
+
+    def document_of(routes: Sequence[Any]) -> Any:
+        key = tuple(map(id, routes))
+        if key not in described:
+            described[key] = describe(routes)
+        return described[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "document_of", document_of)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -316,6 +316,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
             catalog=catalog,
             crash=RealCrashPoints(),
             schedule=RealSchedule(),
+            queue_max=configured.accept_queue_max,
         ),
         answers=AnswerBoard(reads),
         verifier=verifier_of(SIGNING, ISSUER),
@@ -328,6 +329,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     )
     stop = asyncio.Event()
     acceptor.start()
+    gateway.starter.start()
     polling = asyncio.create_task(gateway.answers.poll(stop))
     watching = asyncio.create_task(gateway.watch.run(stop))
     transport = httpx.ASGITransport(app=create_app(gateway), raise_app_exceptions=True)
@@ -339,6 +341,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
         await polling
         await watching
         await acceptor.close()
+        await gateway.starter.close()
         await pool.close()
 
 

@@ -25,6 +25,7 @@ from trueup_common.contracts.task import ExecuteTask, Operation
 from trueup_common.runtime.clock import real_now
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.core import case_body, projection
+from trueup_gateway.rules import RuleBook, Rules
 from trueup_gateway.store import Reader
 
 IDS = ("command_id", "workflow_id", "saga_id")
@@ -191,6 +192,45 @@ async def test_exactly_as_many_as_uses_are_accepted(gateway_database: Database) 
         where = f"capability_id = '{capability['capability_id']}'"
         assert await one.count("edge", where) == await one.count("mandate", where) == 7
         assert await one.count("capability", f"{where} AND uses_left = 0") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "check"),
+    [
+        ("revoked_at = now()", 403, "forbidden", "revoked"),
+        ("uses_left = 0", 403, "forbidden", "uses"),
+        ("expires_at = trueup.now() - interval '1 s'", 401, "unauthorized", "time"),
+    ],
+)
+async def test_what_was_read_of_a_capability_is_checked_where_its_use_is_counted(
+    gateway: EdgeUnderTest, change: str, status: int, code: str, check: str
+) -> None:
+    """It is read without a lock. What happens to it after that, and before the write, still ends the acceptance.
+
+    Requirements: G3, G4
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=3)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    acceptor, seen = gateway.gateway.acceptor, 0
+    rules = acceptor._rules
+    where = f"capability_id = '{capability['capability_id']}'"
+
+    class Meanwhile(RuleBook):
+        async def at(self, tx: Any, epoch: int) -> Rules:
+            nonlocal seen
+            seen += 1
+            if seen == 1:
+                async with gateway.database.connection() as connection:
+                    await connection.execute(f"UPDATE gateway.capability SET {change} WHERE {where}")
+            return await rules.at(tx, epoch)
+
+    acceptor._rules = Meanwhile()
+    try:
+        response = await gateway.submit(capability["capability"], "late", body)
+    finally:
+        acceptor._rules = rules
+    problem(response, status, code, check)
+    assert seen == 2 and await gateway.count("edge", where) == await gateway.count("mandate", where) == 0
 
 
 async def test_requests_that_wait_together_share_a_transaction(gateway: EdgeUnderTest) -> None:

@@ -10,7 +10,7 @@ from tests.gateway.edge import DRAFT, EdgeUnderTest, draft, edge, later
 from tests.gateway.test_refusals import problem
 from tests.servers import Database
 
-from trueup_common.contracts.governance import key_of
+from trueup_common.contracts.governance import BREAK_GLASS, FREEZE, FreezeScope, Held, held_by, key_of
 from trueup_common.contracts.shape import rfc3339
 from trueup_gateway.policy import DEFAULT_TEXT, PolicySet
 
@@ -305,3 +305,61 @@ async def test_a_policy_set_must_hold_water(gateway: EdgeUnderTest) -> None:
         problem(await set_policy(gateway, "bad", DEFAULT_TEXT, **who), 403, "forbidden", "role")
     problem(await gateway.client.get("/v1/policies", headers=gateway.headers()), 403, "forbidden", "role")
     assert await gateway.rows() == before
+
+
+async def test_a_broken_glass_lets_one_scope_through_for_a_while(gateway: EdgeUnderTest) -> None:
+    """A person with a reason, for some minutes, under a decision of its own; the freeze itself stays, and holds again.
+
+    Requirements: D4, G6
+    """
+    ours = (await gateway.capability(max_uses=9))["capability"]
+    frozen = await freeze(gateway, "glass-freeze", {})
+    assert frozen.status_code == 201
+    problem(await gateway.submit(ours, "glass-1", draft("glass-1")), 403, "forbidden", "frozen")
+
+    async def break_glass(key: str, **changes: Any) -> Any:
+        who = changes.pop("who", OPERATOR)
+        body = {"scope": {"system": "wordpress"}, "reason": "the recall must go out", "minutes": 15, **changes}
+        headers = {**gateway.headers(**who), "Idempotency-Key": key}
+        return await gateway.client.post("/v1/controls/break-glass", json=body, headers=headers)
+
+    for who in ({}, {"sub": "operator:root", "roles": ("admin",)}, {"sub": "service:x", "roles": ("operator",)}):
+        problem(await break_glass("glass-who", who=who), 403, "forbidden", "role")
+    for wrong in ({"minutes": 0}, {"minutes": 241}, {"minutes": 1.5}, {"reason": ""}):
+        problem(await break_glass("glass-wrong", **wrong), 422, "payload-invalid")
+    problem(await break_glass("glass-theirs", scope={"tenant": "globex"}), 403, "forbidden", "tenant")
+    problem(await gateway.submit(ours, "glass-1", draft("glass-1")), 403, "forbidden", "frozen")
+    broken = (await break_glass("glass", scope={"command_type": "wordpress.create_draft"})).json()
+    assert (broken["kind"], broken["active"], broken["created_by"]) == ("break_glass", True, "operator:ops")
+    again = await break_glass("glass", scope={"command_type": "wordpress.create_draft"})
+    assert again.json() == broken and again.headers["idempotent-replayed"] == "true"
+    assert (await gateway.submit(ours, "glass-1", draft("glass-1"))).status_code == 202
+    trace = await gateway.client.get(f"/v1/decisions/{broken['decision_id']}", headers=gateway.headers(**OPERATOR))
+    assert trace.json()["context"]["operation"] == "BREAK_GLASS" and trace.json()["subject"] == "operator:ops"
+    listed = await gateway.client.get("/v1/controls/freezes", headers=gateway.headers(**OPERATOR))
+    assert {item["kind"] for item in listed.json()["items"]} >= {"freeze", "break_glass"}
+    other = (await gateway.capability("bench.post", system="bench", resource="*"))["capability"]
+    elsewhere = await gateway.submit(
+        other, "glass-2", {"command_type": "bench.post", "target": {"system": "bench", "resource": "x"}, "payload": {}}
+    )
+    problem(elsewhere, 403, "forbidden", "frozen")
+    for name, status in ((broken["freeze_id"], 403), (frozen.json()["freeze_id"], 202)):  # lifted, one after the other
+        headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": f"lift {name}"}
+        lifted = await gateway.client.delete(f"/v1/controls/freezes/{name}", headers=headers)
+        assert lifted.status_code == 200, lifted.text
+        assert (await gateway.submit(ours, "glass-3", draft("glass-3"))).status_code == status
+
+
+def test_a_broken_glass_ends_by_itself_and_covers_its_scope_only() -> None:
+    """Requirements: D4"""
+    now = later(0)
+    freeze_all: Held = (FREEZE, "frz_1", FreezeScope(tenant="acme"), None)
+    broken: Held = (BREAK_GLASS, "frz_2", FreezeScope(tenant="acme", system="wordpress"), later(60))
+    fields = {"tenant": "acme", "system": "wordpress", "command_type": "wordpress.create_draft"}
+    for held in ((freeze_all, broken), (broken, freeze_all)):
+        assert held_by(held, fields, now) is None
+        assert held_by(held, {**fields, "system": "bench"}, now) == "frz_1"
+        assert held_by(held, fields, later(61)) == "frz_1"
+        assert held_by(held, fields, now, compensation=True) is None, "a freeze that names no compensation holds none"
+    naming: Held = (FREEZE, "frz_3", FreezeScope(tenant="acme", compensation=True), None)
+    assert held_by((naming, broken), fields, now, compensation=True) == "frz_3"

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from tests.gateway.edge import settings_of
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.serving import ApiServer
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-LEAVE_SECONDS = 0.5
+LEAVE_SECONDS = 2.0
 
 
 class Served:
@@ -72,11 +73,11 @@ async def test_a_connection_at_work_gets_its_answers_and_is_then_let_go() -> Non
 
     Requirements: D5
     """
-    async with served() as made, asyncio.timeout(20):
+    async with served() as made, asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         assert b"connection: close" not in (await asked(reader, writer)).lower()
         made.stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not made.server._protocol.leaving:
                 await asyncio.sleep(0.001)
         assert b"connection: close" in (await asked(reader, writer)).lower()
@@ -89,13 +90,13 @@ async def test_an_answer_that_is_due_is_still_given() -> None:
 
     Requirements: D5
     """
-    async with served() as made, asyncio.timeout(20):
+    async with served() as made, asyncio.timeout(PATIENCE_SECONDS):
         made.go.clear()
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         writer.write(REQUEST)
         await made.begun.wait()
         made.stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not made.dismissed:
                 await asyncio.sleep(0.001)
         made.go.set()
@@ -109,10 +110,10 @@ async def test_who_was_connected_but_not_accepted_is_served() -> None:
 
     Requirements: D5
     """
-    async with served() as made, asyncio.timeout(20):
+    async with served() as made, asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.open_connection("127.0.0.1", made.port)  # the server runs
         asyncio.get_running_loop().remove_reader(made.server._socket)  # nobody accepts, but the kernel still connects
-        waiting = [socket.create_connection(("127.0.0.1", made.port), timeout=5) for _ in range(20)]
+        waiting = [socket.create_connection(("127.0.0.1", made.port), timeout=PATIENCE_SECONDS) for _ in range(20)]
         for one in waiting:
             one.sendall(REQUEST)
             one.setblocking(False)

@@ -10,6 +10,7 @@ import jsonschema_rs
 import pytest
 from tests.gateway.asks import decide, open_approval
 from tests.gateway.edge import EdgeUnderTest, draft
+from tests.gateway.mending import told_incident, told_repair
 from tests.gateway.test_governance import ADMIN, OPERATOR, VIEWER
 from tests.gateway.test_refusals import problem
 from tests.gateway.test_views import accepted, changed_exception, events_of, project
@@ -41,15 +42,29 @@ PATHS = {
     "/v1/approvals": {"get"},
     "/v1/approvals/{approval_id}": {"get"},
     "/v1/approvals/{approval_id}/decision": {"post"},
-    "/v1/operator-commands": {"post"},
+    "/v1/operator-commands": {"get", "post"},
+    "/v1/operator-batches": {"get", "post"},
+    "/v1/operator-batches/{batch_id}": {"get"},
+    "/v1/operator-batches/{batch_id}/items": {"get"},
+    "/v1/operator-batches/{batch_id}/start": {"post"},
+    "/v1/operator-batches/{batch_id}/pause": {"post"},
+    "/v1/operator-batches/{batch_id}/stop": {"post"},
+    "/v1/workflows/{workflow_id}/handover": {"get"},
+    "/v1/controls/break-glass": {"post"},
     "/v1/operator-commands/{operator_command_id}": {"get"},
     "/v1/artifacts": {"post"},
     "/v1/artifacts/{artifact_id}": {"get", "delete"},
     "/v1/catalog/commands": {"get"},
     "/v1/exceptions": {"get"},
     "/v1/exceptions/summary": {"get"},
+    "/v1/kpis": {"get"},
+    "/v1/slo": {"get"},
     "/v1/exceptions/{exception_id}": {"get"},
     "/v1/dead-letters": {"get"},
+    "/v1/repairs": {"get"},
+    "/v1/repairs/{repair_id}": {"get"},
+    "/v1/incidents": {"get"},
+    "/v1/incidents/{incident_id}": {"get"},
     "/v1/drift": {"get"},
     "/v1/controls/freezes": {"get", "post", "delete"},
     "/v1/controls/freezes/{freeze_id}": {"delete"},
@@ -160,11 +175,20 @@ async def people(gateway: EdgeUnderTest, found: dict[str, Any]) -> dict[str, str
     url = f"/v1/workflows/{case.workflow_id}"
     cancelled = await gateway.client.post(f"{url}/cancel", json={"reason": "x"}, headers=headers)
     fits("/v1/workflows/{workflow_id}/cancel", "202", cancelled)
+    headers["Idempotency-Key"] = "bulk"
+    bulk = await gateway.client.post("/v1/operator-batches", json={"action": "REDRIVE"}, headers=headers)
+    fits("/v1/operator-batches", "201", bulk)
+    for turn in ("start", "pause", "stop"):
+        headers["Idempotency-Key"] = turn
+        place = f"/v1/operator-batches/{bulk.json()['batch_id']}/{turn}"
+        answered = await gateway.client.post(place, json={}, headers=headers)
+        fits(f"/v1/operator-batches/{{batch_id}}/{turn}", "200", answered)
     event = {"event_id": "reply 1", "type": "partner.reply"}
     sent = await gateway.client.post(f"{url}/signals", json=event, headers=headers)
     fits("/v1/workflows/{workflow_id}/signals", "202", sent)
     return {
         "{approval_id}": shown["approval_id"],
+        "{batch_id}": bulk.json()["batch_id"],
         "{operator_command_id}": acted.json()["operator_command_id"],
         "{workflow_id}/signals/{event_id}": f"{case.workflow_id}/signals/reply%201",
     }
@@ -208,6 +232,8 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
             phase=Phase.DRIFT,
         ),
         exception,
+        repair := told_repair(),
+        incident := told_incident(instance.created_at),
     )
     headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": "fits"}
     body = {"scope": {"definition": "other"}, "reason": "x"}
@@ -222,6 +248,8 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
         "{command_id}": start.command_id,
         "{workflow_id}": start.workflow_id,
         "{exception_id}": exception.exception_id,
+        "{repair_id}": repair.repair_id,
+        "{incident_id}": incident.incident_id,
         "{decision_id}": start.mandate.decision_id,
         "{slug}": "forbidden",
         "{name}": "article",

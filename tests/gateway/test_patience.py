@@ -12,11 +12,12 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.runtime.health import QuietServer, listen
 from trueup_gateway.patience import patient
 
-SECONDS = 0.3
+SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -30,7 +31,7 @@ async def served() -> AsyncIterator[tuple[int, list[str]]]:
         except ClientDisconnect:
             seen.append("gone")
             raise
-        await asyncio.sleep(SECONDS * 2)  # an answer that takes longer than a request may
+        await asyncio.sleep(SECONDS * 1.5)  # an answer that takes longer than a request may
         return PlainTextResponse("done")
 
     app = Starlette(routes=[Route("/", post, methods=["POST"])])
@@ -60,7 +61,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 )
 async def test_a_request_that_does_not_come_is_cut(sent: bytes, answer: bytes) -> None:
     """Half a request gets 408 as a problem document and the end of its connection; silence gets the end alone."""
-    async with served() as (port, seen), asyncio.timeout(20):
+    async with served() as (port, seen), asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         try:
@@ -76,7 +77,7 @@ async def test_a_request_that_does_not_come_is_cut(sent: bytes, answer: bytes) -
 
 async def test_a_slow_answer_is_given() -> None:
     """The deadline is for requests only, and each request of a connection has its own."""
-    async with served() as (port, seen), asyncio.timeout(20):
+    async with served() as (port, seen), asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(HEAD + b"Content-Length: 2\r\n\r\n{}")

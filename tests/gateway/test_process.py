@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 from tests.gateway.asks import question_of, waiting_case
 from tests.gateway.edge import CONNECTIONS, DECLARATIONS, ISSUER, SIGNING, draft, later
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer, Database, run_apart
 
 from trueup_common.contracts.canonical import digest
@@ -27,8 +28,8 @@ from trueup_common.contracts.events import (
     ApprovalDecided,
     CaseAnswered,
     CaseChanged,
-    ControlAsked,
     GrantRequest,
+    OperatorCommand,
     SignalDisposed,
     SignalReceived,
     StartCase,
@@ -45,7 +46,8 @@ from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.objects import ObjectStore
 from trueup_gateway.tokens import SigningKey
 
-DEADLINE_SECONDS = 40.0
+SECONDS_OF_GOVERNANCE_MAX = 15.0
+"""A second where nothing else runs; the rest is for a slow machine."""
 
 
 def private_jwk(key: SigningKey) -> str:
@@ -53,7 +55,7 @@ def private_jwk(key: SigningKey) -> str:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
-    end = monotonic() + DEADLINE_SECONDS
+    end = monotonic() + PATIENCE_SECONDS
     while monotonic() < end:
         found = await look()
         if found:
@@ -171,7 +173,7 @@ async def running(gateway_database: Database, bus_with_catalog: BusServer, tmp_p
     adapters = await Bus.connect(bus_with_catalog.url("adapters"), service="adapters", name="test")
     commands = ConsumerSource(orchestrator, next(c for c in CONSUMERS if c.durable == "orchestrator-commands"))
     await commands.start()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_SECONDS) as client:
         with log.open("wb") as told:
             found = Running(port, client, environment, orchestrator, adapters, commands, told)
             yield found
@@ -234,7 +236,7 @@ async def test_from_the_token_to_the_final_answer(running: Running) -> None:
 
     await eventually(projected, "the projected case")
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 15) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0
 
 
 async def test_people_and_the_orchestrator_hear_of_each_other(running: Running) -> None:
@@ -299,8 +301,8 @@ async def test_people_and_the_orchestrator_hear_of_each_other(running: Running) 
     await eventually(disposed, "the signal's disposition")
     headers = {**agent, "Idempotency-Key": "end-it"}
     assert (await running.client.post(f"{url}/cancel", json={"reason": "x"}, headers=headers)).status_code == 202
-    control = ControlAsked.model_validate_json((await hear("ControlAsked")).data)
-    assert (control.action, control.workflow_id) == ("cancel", case.workflow_id)
+    command = OperatorCommand.model_validate_json((await hear("OperatorCommand")).data)
+    assert (command.action, command.workflow_id) == ("CANCEL", case.workflow_id)
     await events.stop()
 
 
@@ -407,7 +409,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
         )
 
     await eventually(known, "revocation and freeze in the watch")
-    assert monotonic() - begun < 5
+    assert monotonic() - begun < SECONDS_OF_GOVERNANCE_MAX
     assert watch.freeze_of({**fields, "tenant": "globex"}) is None and watch.policy_sha256
     path = f"/v1/controls/freezes/{frozen.json()['freeze_id']}"
     await running.client.delete(path, headers={**operator, "Idempotency-Key": "unwatch"})
@@ -431,7 +433,7 @@ async def test_governance_reaches_every_service_within_seconds(running: Running)
 async def test_unsafe_settings_refuse_to_start(running: Running, changes: dict[str, str], words: str) -> None:
     """A production gateway never carries the development issuer; unusable keys and roles end the process, told."""
     process = await running.spawn("gateway", **changes)
-    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode not in (0, None)
     assert words in errors.decode() and "nonsense" not in errors.decode().replace("TRUEUP", "")
 
@@ -470,7 +472,7 @@ async def test_the_wire_is_bounded(running: Running) -> None:
         for _ in range(40):
             writer.write(chunk)
             await writer.drain()
-    status = await asyncio.wait_for(reader.readline(), 10)
+    status = await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
     assert status.split()[1] == b"413", status
     writer.close()
     headers = {"Authorization": f"Bearer {capability}", "Idempotency-Key": "wire"}

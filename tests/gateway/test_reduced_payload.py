@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.gateway.edge import DRAFT
 
 from trueup_common.contracts.compare import NORMALISERS
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, Repair
 from trueup_common.contracts.pointer import Absent, ValueFrom, resolve
 from trueup_common.runtime.bootstrap import installed_adapters
 from trueup_gateway.core.reduced_payload import NotReducible, pointers, reduced
@@ -32,7 +32,7 @@ RICH = DRAFT.evolve(
         payload={"old": ValueFrom(pointer="/payload/was~1before"), "id": ValueFrom(pointer="/receipt/id")},
         only_if=ValueFrom(pointer="/payload/undo"),
     ),
-    repair=Mapping(command_type="wordpress.trash_post", payload={"again": ValueFrom(pointer="/payload/again")}),
+    repair=Repair(command_type="wordpress.trash_post", payload={"again": ValueFrom(pointer="/payload/again")}),
 )
 
 

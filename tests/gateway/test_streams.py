@@ -11,6 +11,7 @@ import pytest
 from tests.gateway.asks import OPERATOR, changed, running_case
 from tests.gateway.edge import EdgeUnderTest
 from tests.gateway.test_refusals import problem
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.contracts import history
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow
@@ -43,7 +44,7 @@ def facts(instance: InstanceRow, count: int) -> list[HistoryEvent]:
 async def parts(source: AsyncIterator[bytes], count: int) -> list[dict[str, Any]]:
     """The next events of a stream, without its comments."""
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for chunk in source:
             fields = dict(line.split(": ", 1) for line in chunk.decode().splitlines() if line and line[0] != ":")
             if "event" in fields:
@@ -177,6 +178,6 @@ async def test_a_client_who_does_not_read_is_cut(gateway: EdgeUnderTest, monkeyp
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
     assert gateway.gateway.watch.followers_count == 0

@@ -15,15 +15,18 @@ import httpx
 import pytest_asyncio
 from tests.gateway.asks import OPERATOR, open_approval
 from tests.gateway.edge import EdgeUnderTest, draft
+from tests.gateway.mending import told_incident, told_repair
 from tests.gateway.test_artifacts import by_reference, keep, keep_payload
 from tests.gateway.test_definitions import named, register
-from tests.gateway.test_operations import operate
+from tests.gateway.test_operators import on_case
 from tests.gateway.test_refusals import problem
 from tests.gateway.test_signals import signal
 from tests.gateway.test_views import accepted, changed_exception, events_of, project
 
 from trueup_common.contracts.events import CaseChanged, ElementChanged
+from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.states import Phase
+from trueup_common.runtime.clock import real_now
 from trueup_gateway.core.roles import ROLES
 
 OWNER, STRANGER = "acme", "globex"
@@ -73,7 +76,7 @@ async def theirs(gateway: EdgeUnderTest) -> Theirs:
     """One of everything, of the owner."""
     word = f"theirs-alone-{next(NUMBERS)}"
     start, instance, row = await accepted(gateway, word)
-    exceptions = [changed_exception(start, kind, kind=kind) for kind in ("dead_letter", "drift")]
+    exceptions = [changed_exception(start, kind, kind=kind) for kind in ("dead_letter", "state_drift")]
     element = ElementChanged(
         tenant=OWNER,
         system="wordpress",
@@ -90,16 +93,22 @@ async def theirs(gateway: EdgeUnderTest) -> Theirs:
         operations=(row.evolve(state_version=2, receipt={"post_id": 1}),),
         history=tuple(events_of(start, 2)),
     )
-    await project(gateway, case, element, *exceptions)
+    repair = told_repair(tenant=OWNER, repair_id=derived_id("rep", word), source_workflow=start.workflow_id)
+    incident = told_incident(real_now()).evolve(tenant=OWNER, incident_id=derived_id("inc", word))
+    await project(gateway, case, element, *exceptions, repair, incident)
     waiting, shown = await open_approval(gateway, summary={"title": f"Title of {word}"})
-    acted = (await operate(gateway, waiting, "PAUSE")).json()["operator_command_id"]
+    acted = (await on_case(gateway, waiting, "PAUSE")).json()["operator_command_id"]
     assert (await signal(gateway, waiting, f"theirs {word}")).status_code == 202
     artifact = await keep(gateway)
     assert (await register(gateway, f"register {word}", named(word))).status_code == 201
     headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": f"freeze {word}"}
     body = {"scope": {"definition": word}, "reason": word}
     frozen = (await gateway.client.post("/v1/controls/freezes", json=body, headers=headers)).json()["freeze_id"]
+    bulk = {"action": "REDRIVE", "filter": {"owner": word}, "reason": word, "dry_run": True}
+    headers = {**gateway.headers(**OPERATOR), "Idempotency-Key": f"batch {word}"}
+    batch = (await gateway.client.post("/v1/operator-batches", json=bulk, headers=headers)).json()["batch_id"]
     ids = {
+        "batch_id": batch,
         "decision_id": start.mandate.decision_id,
         "capability_id": start.mandate.capability_id,
         "command_id": start.command_id,
@@ -109,6 +118,8 @@ async def theirs(gateway: EdgeUnderTest) -> Theirs:
         "artifact_id": artifact,
         "exception_id": exceptions[0].exception_id,
         "freeze_id": frozen,
+        "repair_id": repair.repair_id,
+        "incident_id": incident.incident_id,
     }
     more = {start.workflow_id, shown["nonce"], word, f"Title of {word}"}
     return Theirs({**ids, "event_id": f"theirs%20{word}", "name": word, "version": "1"}, {*ids.values(), *more})
@@ -189,7 +200,7 @@ async def test_lists_show_nothing_of_another_tenant(gateway: EdgeUnderTest, thei
         owners = gateway.headers(sub="operator:ops", tenant=OWNER, roles=ROLES)
         own = (await gateway.client.get(f"{path}?limit=200", headers=owners)).text
         empty += not any(secret in own for secret in theirs.secrets)
-    assert empty <= 2  # the catalog of types and the summary of counts name no object at all
+    assert empty <= 4  # the catalog of types, the summary of counts and the numbers name no object at all
 
 
 async def bodies(gateway: EdgeUnderTest, theirs: Theirs) -> dict[str, tuple[Any, str | None]]:
@@ -217,6 +228,8 @@ async def bodies(gateway: EdgeUnderTest, theirs: Theirs) -> dict[str, tuple[Any,
             },
             None,
         ),
+        "POST /v1/operator-batches": ({"action": "REDRIVE", "filter": {"owner": word}, "reason": "reach"}, None),
+        "POST /v1/controls/break-glass": ({"scope": {"tenant": OWNER}, "reason": "reach", "minutes": 5}, None),
         "POST /v1/controls/freezes": ({"scope": {"tenant": OWNER}, "reason": "reach"}, None),
         "DELETE /v1/controls/freezes": ({"scope": {"definition": word}, "reason": "reach"}, None),
         "POST /v1/definitions": ({"document": named(word).replace("A title", "Another")}, None),
@@ -237,7 +250,8 @@ async def test_a_body_that_reaches_for_another_tenant_gets_nothing(gateway: Edge
     }
     assert taking == set(reaching), "a route that takes a body needs a body that reaches for another tenant"
     before = await rows_of(gateway, OWNER)
-    harmless = {"POST /v1/definitions", "POST /v1/artifacts"}  # of one's own, under a name that another also uses
+    # of one's own: under a name that another also uses, and of what one has oneself
+    harmless = {"POST /v1/definitions", "POST /v1/artifacts", "POST /v1/operator-batches"}
     for name, (body, token) in reaching.items():
         method, _, path = name.partition(" ")
         response = await ask(gateway, method, path, body, f"reach {name}", token)

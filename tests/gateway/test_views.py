@@ -14,6 +14,7 @@ from tests.gateway.edge import EdgeUnderTest, draft, later
 from tests.gateway.test_acceptance import advance
 from tests.gateway.test_governance import OPERATOR, VIEWER
 from tests.gateway.test_refusals import problem
+from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.contracts import history
 from trueup_common.contracts.envelope import Message
@@ -268,7 +269,10 @@ async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest) -
             gateway,
             CaseChanged(instance=instance.evolve(state_version=1), operations=(row,), history=tuple(events[:2])),
         )
-        await asyncio.sleep(0.4)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not gateway.gateway.watch.followers_count:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.4)  # it has read the first state meanwhile
         closed = instance.evolve(state_version=2, status=InstanceStatus.CLOSED, closed_at=later(0))
         done = row.evolve(state=OperationState.SUCCESS, state_version=2)
         await project(gateway, CaseChanged(instance=closed, operations=(done,), history=tuple(events[2:])))
@@ -368,7 +372,11 @@ async def test_exceptions_are_counted_filtered_and_closed(gateway: EdgeUnderTest
     letters = (await gateway.client.get("/v1/dead-letters", headers=headers)).json()["items"]
     assert [letter["exception_id"] for letter in letters] == [dead.exception_id]
     read = (await gateway.client.get(f"/v1/exceptions/{dead.exception_id}", headers=headers)).json()
-    assert read["envelope"] == {"failure_code": "payload_invalid"} and read["allowed_actions"] == ["RETRY"]
+    assert read["envelope"] == {"failure_code": "payload_invalid"} and read["allowed_actions"] == [
+        "CANCEL",
+        "ESCALATE",
+        "ASSIGN",
+    ]
     await project(gateway, dead.evolve(status="closed", version=2))
     summary = (await gateway.client.get("/v1/exceptions/summary", headers=headers)).json()
     assert summary["dead_letters"] == 0

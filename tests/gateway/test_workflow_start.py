@@ -12,6 +12,7 @@ from tests.gateway.asks import message_of, told
 from tests.gateway.edge import ARTICLE, DRAFT, PUBLISH, TRASH, EdgeUnderTest, draft, edge
 from tests.gateway.test_governance import ADMIN, VIEWER, freeze, lift, set_policy
 from tests.gateway.test_refusals import problem
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import Database
 
 from trueup_common.contracts.canonical import digest
@@ -138,7 +139,7 @@ async def test_a_start_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
 
     async def end(nudge: bool) -> None:
         before = len(gateway.publisher.published)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(gateway.publisher.published) == before:
                 await asyncio.sleep(0.01)
         start = started(gateway)

@@ -212,3 +212,27 @@ async def test_a_case_that_just_ended_shows_its_last_effect(gateway: EdgeUnderTe
     await project(gateway, told.evolve(version=2, command_id=publish.command_id, desired="publish", source="site"))
     vector = (await gateway.client.get(path, headers=gateway.headers())).json()["vector"]
     assert [(item["desired"], item["source"]) for item in vector] == [("publish", "site")]
+
+
+async def test_what_keeps_an_effect_back_is_shown_as_a_wait(gateway: EdgeUnderTest) -> None:
+    """A frozen effect, one whose grant is being minted, and one whose turn has not come: each with owner and deadline.
+
+    Requirements: L7, O2
+    """
+    start, instance = await begun(gateway, "kept-back")
+    wanted = (
+        ({"next_retry_at": later(5), "wake_at": later(5), "error_code": "frozen"}, ("frozen", "release")),
+        ({"proposed": True}, ("grant", "grant")),
+        ({}, ("window", "window")),
+        (
+            {"next_retry_at": later(5), "wake_at": later(5), "error_code": "governance_stale"},
+            ("governance_stale", "timer"),
+        ),
+    )
+    for version, (changes, told) in enumerate(wanted, 1):
+        publish = operation(start, "publish", OperationState.QUEUED, state_version=version, **changes)
+        running = instance.evolve(state_version=version, status=InstanceStatus.RUNNING)
+        await project(gateway, CaseChanged(instance=running, operations=(publish,)))
+        case = (await gateway.client.get(f"/v1/workflows/{start.workflow_id}", headers=gateway.headers())).json()
+        assert (case["wait"]["reason"], case["wait"]["expects"]) == told
+        assert case["wait"]["owner"] == "trueup" and case["wait"]["deadline"]

@@ -115,7 +115,7 @@ def test_there_is_no_secret_inside_and_each_process_sees_only_its_own() -> None:
 def test_the_sandbox_world_changes_only_what_it_must() -> None:
     """It adds itself, gives the plane its connections and a token issuer, and takes no confinement away."""
     added = compose(path=SANDBOX)["services"]
-    assert set(added) == {"sandbox", "bootstrap", "gateway", *adapters().values()}
+    assert set(added) == {"sandbox", "bootstrap", "gateway", "repair-planner", *adapters().values()}
     for name, service in added.items():
         if name != "sandbox":
             assert set(service) <= {"environment", "volumes", "depends_on"}, name

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
+from tests.turns import LONGEST_FIRST, in_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 70
@@ -46,6 +48,34 @@ def test_a_source_file_keeps_the_house_rules(path: Path) -> None:
     assert not any(node.name in FORBIDDEN_NAMES for node in functions(tree))
     if text.strip() and "migrations" not in path.parts:
         assert ast.get_docstring(tree), "a module's docstring says its one rule"
+
+
+def test_no_test_takes_a_fast_machine_for_granted() -> None:
+    """What only ends a test that hangs is as patient as tests.patience: a short bound fails where the machine is slow.
+
+    What is meant to run out is a setting of what is tested, or is named.
+    """
+    bound = re.compile(r"(?:asyncio\.timeout\(|asyncio\.wait_for\(.+, |communicate\(.*timeout=)(\d+(?:\.\d+)?)\)")
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "real" not in path.parts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if any(0 < float(seconds) < PATIENCE_SECONDS for seconds in bound.findall(line))
+    ]
+    assert not hits, f"say PATIENCE_SECONDS of tests.patience: {hits}"
+
+
+def test_every_file_has_its_turn() -> None:
+    """Files that are named as the longest exist; whatever there is comes once, the longest first and spread."""
+    tests = ROOT / "tests"
+    assert [name for name in LONGEST_FIRST if not (tests / name).is_file()] == []
+    names = [path.relative_to(tests).as_posix() for path in sorted(tests.rglob("test_*.py"))]
+    order = list(in_turns(names))
+    assert sorted(order) == sorted(names) and len(set(order)) == len(names)
+    assert [name for name in order if name in LONGEST_FIRST] == list(LONGEST_FIRST)
+    assert order[0] == LONGEST_FIRST[0] and order[1] not in LONGEST_FIRST
+    assert list(in_turns(["b", "a"])) == ["b", "a"]
 
 
 def test_nothing_committed_names_an_address_of_this_machine_or_a_secret() -> None:

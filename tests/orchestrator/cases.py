@@ -8,7 +8,14 @@ from typing import Any
 
 from trueup_common.contracts.canonical import digest, fingerprint
 from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, RetryPolicy
-from trueup_common.contracts.events import ElementVerified, Mandate, Settlement, StartCase
+from trueup_common.contracts.events import (
+    ElementVerified,
+    Mandate,
+    OperatorCommand,
+    OperatorCommandEnded,
+    Settlement,
+    StartCase,
+)
 from trueup_common.contracts.ids import attempt_id, command_id, derived_id
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.observation import Finding, Observation
@@ -27,7 +34,9 @@ from trueup_common.contracts.states import (
 from trueup_common.contracts.task import Receipt, Target
 from trueup_orchestrator.core.case import Authority, Case, Decision, Terms
 from trueup_orchestrator.core.decide import Dispatch, Stimulus, decide, fold_in
+from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant
+from trueup_orchestrator.core.operators import Ground, fold_command
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.start import start
 
@@ -166,6 +175,7 @@ class Story:
         self.history: list[HistoryEvent] = []
         self.decisions: list[Decision] = []
         self.obligations: dict[str, ObligationRow] = {}
+        self.acts = 0
         body = message or start_case(decl=decl, at=at)
         fold = start(body, decl, authority, at, TERMS, identity="who", cause="m", reply_to="trueup.answer.gateway")
         if dispatched and fold.state is OperationState.QUEUED:
@@ -212,6 +222,43 @@ class Story:
             )
         )
         return self
+
+    def operate(self, action: str, *, rival: str | None = None, identity: str | None = "who", **changes: Any) -> Story:
+        """An operator's act on the operation."""
+        fold = Fold(self.case, self.at, TERMS)
+        self.acts += 1
+        asked = OperatorCommand(
+            **{
+                "operator_command_id": f"opc_{self.acts}",
+                "tenant": "acme",
+                "action": action,
+                "performer": "orchestrator",
+                "target_kind": "command",
+                "target_id": self.row.command_id,
+                "workflow_id": self.row.workflow_id,
+                "command_id": self.row.command_id,
+                "actor": "operator:ops",
+                "reason": "because",
+                "decision_id": "dec_2",
+                "deadline_at": self.at.business + timedelta(hours=2),
+                "at": self.at.business,
+                **changes,
+            }
+        )
+        ground = Ground(self.authority, self.declaration, identity, rival)
+        fold_command(fold, asked, ground, asked.operator_command_id)
+        if fold.state is OperationState.QUEUED and fold.operation.next_retry_at is None:
+            fold_in(fold, Dispatch(len(self.decisions)), self.declaration, self.authority)
+        self._keep(seal(fold))
+        return self
+
+    def operate_dispatch(self) -> Story:
+        """The window admits what is queued."""
+        return self.hear(Dispatch(len(self.decisions)))
+
+    def ends(self) -> list[OperatorCommandEnded]:
+        """What the last commit tells of operator commands."""
+        return [OperatorCommandEnded.model_validate_json(item.data) for item in self.sent("OperatorCommandEnded")]
 
     def _keep(self, decision: Decision) -> None:
         self.decisions.append(decision)

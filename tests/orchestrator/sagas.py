@@ -13,11 +13,12 @@ from trueup_common.contracts.declaration import CommandDeclaration, Establishes,
 from trueup_common.contracts.events import (
     ApprovalAsked,
     ApprovalDecided,
-    ControlAsked,
     ElementVerified,
     GrantRefused,
     GrantRequest,
     Mandate,
+    OperatorCommand,
+    OperatorCommandEnded,
     Settlement,
     SettleRequested,
     SignalReceived,
@@ -48,6 +49,7 @@ from trueup_orchestrator.core.decide import CaseStimulus, Dispatch, Due, Stimulu
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.opening import start_workflow, take_locks
 from trueup_orchestrator.core.operation import IN_FLIGHT, UNDECIDED
+from trueup_orchestrator.core.operators import Ground, fold_command
 from trueup_orchestrator.core.saga import advance
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.steps import begin
@@ -182,6 +184,9 @@ class Run:
         self.settling: dict[str, SettleRequested] = {}
         self.obligations: dict[str, ObligationRow] = {}
         self.sequence = 0
+        self.acts = 0
+        self.ended: dict[str, OperatorCommandEnded] = {}
+        """Operator commands that ended, the first word counting."""
         body = start_message(doc, number, at=at, actions_max=actions_max, data=data)
         fold = start_workflow(body, self.workflow, authority, at, TERMS, cause="m")
         self.locks = locks or {}
@@ -333,6 +338,22 @@ class Run:
             )
         )
 
+    def decide_late(self, approval_id: str) -> Run:
+        """A person answers a question that was withdrawn."""
+        asked = self.approvals[approval_id]
+        return self.tell(
+            ApprovalDecided(
+                approval_id=approval_id,
+                workflow_id=asked.workflow_id,
+                tenant="acme",
+                step_id=asked.step_id,
+                outcome="approved",
+                reviewer="operator:ann",
+                content_sha256=asked.content_sha256,
+                decided_at=self.at.business,
+            )
+        )
+
     def signal(self, type_: str, data: Any = None, event_id: str = "e1") -> Run:
         """An event from outside."""
         return self.tell(
@@ -347,19 +368,40 @@ class Run:
             )
         )
 
-    def control(self, action: str) -> Run:
-        """Cancel, pause or resume."""
-        return self.tell(
-            ControlAsked(
-                control_id=f"ctl_{action}_{len(self.history)}",
-                workflow_id=self.case.instance.workflow_id,
-                tenant="acme",
-                action=action,
-                actor="operator:bob",
-                reason="because",
-                at=self.at.business,
-            )
+    def control(self, action: str, **changes: Any) -> Run:
+        """An operator's act on the case as a whole."""
+        return self.act(None, action.upper(), **changes)
+
+    def operate(self, step_id: str, action: str, *, rival: str | None = None, **changes: Any) -> Run:
+        """An operator's act on the newest operation of a step."""
+        return self.act(self.row(step_id).command_id, action, rival=rival, **changes)
+
+    def act(self, command_id: str | None, action: str, *, rival: str | None = None, **changes: Any) -> Run:
+        fold = self._fold()
+        self.acts += 1
+        asked = OperatorCommand(
+            **{
+                "operator_command_id": f"opc_{self.acts}",
+                "tenant": "acme",
+                "action": action,
+                "performer": "orchestrator",
+                "target_kind": "workflow" if command_id is None else "command",
+                "target_id": command_id or self.case.instance.workflow_id,
+                "workflow_id": self.case.instance.workflow_id,
+                "command_id": command_id,
+                "actor": "operator:bob",
+                "reason": "because",
+                "decision_id": "dec_2",
+                "deadline_at": self.at.business + timedelta(hours=2),
+                "at": self.at.business,
+                **changes,
+            }
         )
+        declaration = None
+        if command_id is not None:
+            declaration = self.workflow.declarations[fold.at(command_id).operation.command_type]
+        fold_command(fold, asked, Ground(self.authority, declaration, None, rival), asked.operator_command_id)
+        return self._finish(fold)
 
     def verified(self, step_id: str) -> Run:
         """The reconciler saw what a step established."""
@@ -459,6 +501,9 @@ class Run:
         elif type_ == "SettleRequested":
             wanted = SettleRequested.model_validate_json(data)
             self.settling[wanted.operation.command_id] = wanted
+        elif type_ == "OperatorCommandEnded":
+            ended = OperatorCommandEnded.model_validate_json(data)
+            self.ended.setdefault(ended.operator_command_id, ended)
         elif type_ == "CaseChanged":
             self.told.append(data)
 

@@ -180,6 +180,9 @@ def test_a_transient_rejection_waits_and_tries_again_until_the_budget_is_spent()
         "capability_id",
         "recommended_repair",
         "human_review_required",
+        "agent",
+        "policy_sha256",
+        "adapter_version",
     }
     assert (envelope["attempt_count"], envelope["last_external_status"]) == (3, "503")
     assert (envelope["failure_code"], envelope["failure_class"]) == ("attempts_exhausted", "DEPENDENCY_ERROR")

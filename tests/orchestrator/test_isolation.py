@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.patience import PATIENCE_SECONDS
+
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.runtime.ports import Moment
 from trueup_common.runtime.timers import DueLoop
@@ -79,7 +81,7 @@ async def test_all_others_are_decided_while_one_fails() -> None:
     running = asyncio.create_task(loop.run())
 
     async def until(fits: Any) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not fits():
                 await asyncio.sleep(0.001)
 

@@ -29,7 +29,7 @@ from trueup_common.runtime.bootstrap import load_catalog
 from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import monotonic, real_now
 
-DEADLINE_SECONDS = 90.0  # longer than the 30 s after which the broker hands a dead replica's message to another
+DEADLINE_SECONDS = 180.0  # longer than the 30 s after which the broker hands a dead replica's message to another
 COMMANDS = 60
 TYPE = declaration(
     type="bench.create_page",

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trueup_common.contracts.envelope import Message
-from trueup_common.contracts.events import Established, EstablishedElement, SettleRequested
+from trueup_common.contracts.events import Established, EstablishedElement, RepairOffer, SettleRequested
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.states import FindVerdict, ProbeVerdict
 from trueup_common.contracts.task import FindTask, Found, Operation, ProbeElement, Target
@@ -120,6 +120,8 @@ def established(
     observation: Observation | None = None,
     seconds: float = 0,
     tenant: str = TENANT,
+    repair: RepairOffer | None = None,
+    supersedes: str | None = None,
 ) -> Established:
     return Established(
         command_id=f"cmd_{name}",
@@ -141,13 +143,27 @@ def established(
                 probe=ProbeElement(element=element, kind="post_field", params={"id": 1}),
                 verified=verified,
                 observation=observation,
+                repair=repair,
             )
             for element in elements
         ),
+        supersedes=supersedes,
         established_at=at(seconds),
         saga_id=f"saga_{name}",
         decision_id="dec_1",
         capability_id="cap_1",
+    )
+
+
+def offer(*, mends: tuple[str, ...] = ("missing", "different"), **payload: Any) -> RepairOffer:
+    """The repair that a declaration offers for an element; it binds the version that was seen."""
+    return RepairOffer(
+        command_type="wordpress.publish_post",
+        resource="post",
+        payload={"post_id": 1, **payload},
+        mends=mends,
+        binds={"expected_modified_gmt": "version"},
+        verification="the post is public again",
     )
 
 

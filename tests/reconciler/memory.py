@@ -12,8 +12,10 @@ from tests.reconciler.builders import T0
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.runtime.ports import Moment, VersionConflict
+from trueup_reconciler.core.canary import CanaryRow
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settlement import SettlementRow
+from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
 from trueup_reconciler.store import Changed, Changes
 
@@ -26,6 +28,8 @@ class MemoryStore:
         self.element: dict[Any, ElementRow] = {}
         self.obligation: dict[Any, ObligationRow] = {}
         self.pace: dict[Any, PaceRow] = {}
+        self.canary: dict[Any, CanaryRow] = {}
+        self.survey: dict[Any, SurveyRow] = {}
         self.outbox: list[Outgoing] = []
         self.quarantined: list[tuple[str, str]] = []
         self.failures: dict[str, int] = {}
@@ -81,11 +85,25 @@ class MemoryTransaction:
     async def paces(self, pace_keys: Sequence[str]) -> list[PaceRow]:
         return [self.store.pace[key] for key in pace_keys if key in self.store.pace]
 
+    async def canaries(self, canary_keys: Sequence[str]) -> list[CanaryRow]:
+        return [self.store.canary[key] for key in canary_keys if key in self.store.canary]
+
+    async def due_canaries(self, real: datetime, limit: int) -> list[CanaryRow]:
+        return [row for row in self.store.canary.values() if row.due_at is not None and row.due_at <= real][:limit]
+
+    async def surveys(self, survey_keys: Sequence[str]) -> list[SurveyRow]:
+        return [self.store.survey[key] for key in survey_keys if key in self.store.survey]
+
+    async def due_surveys(self, now: datetime, limit: int) -> list[SurveyRow]:
+        return [row for row in self.store.survey.values() if row.next_at <= now][:limit]
+
     async def save(self, changes: Changes) -> None:
         self._keep(self.store.settlement, changes.settlements, ("command_id",), "state_version")
         self._keep(self.store.element, changes.elements, ("object_key", "element"), "state_version")
         self._keep(self.store.obligation, changes.obligations, ("obligation_id",), "version")
         self._keep(self.store.pace, changes.paces, ("pace_key",), "state_version")
+        self._keep(self.store.canary, changes.canaries, ("canary_key",), "state_version")
+        self._keep(self.store.survey, changes.surveys, ("survey_key",), "state_version")
 
     def _keep(self, table: dict[Any, Any], changed: Changed[Any], key: tuple[str, ...], version: str) -> None:
         rows: dict[Any, Any] = {}

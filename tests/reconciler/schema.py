@@ -6,9 +6,12 @@ from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.servers import Database, run_apart
 
+from trueup_common.runtime.rows import EXPECT
+
 GROUND = (
     "CREATE SCHEMA trueup",
     "CREATE FUNCTION trueup.now() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now()'",
+    EXPECT,
 )
 
 

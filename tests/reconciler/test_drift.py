@@ -13,12 +13,13 @@ from trueup_common.contracts.events import Established, Retired
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import FailureClass, Phase, ProbeVerdict
 from trueup_reconciler.core import drift, visit
-from trueup_reconciler.core.drift import Care, Turned
-from trueup_reconciler.core.element import TABLE, ElementRow, IllegalTurn, Stage, Turn, turn
+from trueup_reconciler.core.drift import Terms
+from trueup_reconciler.core.element import RESTING, TABLE, ElementRow, IllegalTurn, Stage, Turn, turn
+from trueup_reconciler.core.report import close
 from trueup_reconciler.core.retire import retire
+from trueup_reconciler.core.turned import Care, Turned
 
-CARE = Care(owner="operators", sla_seconds=600)
-RESTING = {Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, Stage.MANUAL}
+TERMS = Terms(care=Care(owner="operators", sla_seconds=600))
 
 
 def take(row: ElementRow | None, event: Established, seconds: float = 0) -> Turned:
@@ -31,7 +32,7 @@ def asked(row: ElementRow, seconds: float) -> ElementRow:
 
 
 def look(row: ElementRow, observation: Observation, seconds: float) -> Turned:
-    return drift.observe(asked(row, seconds), observation, now=at(seconds), care=CARE)
+    return drift.observe(asked(row, seconds), observation, now=at(seconds), terms=TERMS)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -49,11 +50,37 @@ def test_every_stage_by_every_turn_moves_by_the_table_or_is_refused(stage: Stage
 
 
 def test_an_element_becomes_healthy_only_by_comparing_an_observation() -> None:
-    """Requirements: R1"""
+    """Requirements: R1, R2. Neither a repair that succeeded nor a person's word makes anything healthy."""
     into_healthy = {key for key, to in TABLE.items() if to is Stage.HEALTHY}
-    assert into_healthy == {(Stage.COMPARING, Turn.EQUAL)}
+    assert into_healthy == {(Stage.COMPARING, Turn.EQUAL), (Stage.VERIFY, Turn.EQUAL)}
     into_comparing = {move for (_, move), to in TABLE.items() if to is Stage.COMPARING}
     assert into_comparing == {Turn.OBSERVED}
+    assert {to for (_, move), to in TABLE.items() if move is Turn.REPAIR_SUCCEEDED} == {Stage.VERIFY}
+
+
+def test_the_way_of_a_drift_is_the_one_that_is_required() -> None:
+    """DRIFT → CLASSIFYING → AUTO_REPAIR, RETRYABLE or MANUAL → REPAIR_QUEUE → VERIFY → HEALTHY, or ESCALATED.
+
+    Requirements: R2
+    """
+    ways = {
+        Turn.MENDABLE: Stage.AUTO_REPAIR,
+        Turn.MENDABLE_AGAIN: Stage.RETRYABLE,
+        Turn.NEEDS_PERSON: Stage.MANUAL,
+        Turn.SPENT: Stage.ESCALATED,
+    }
+    row = take(None, established()).row.evolve(stage=Stage.COMPARING)
+    drifted = turn(row, Turn.DIFFERENT)
+    assert drifted.stage is Stage.DRIFT
+    for move, stage in ways.items():
+        routed = turn(drifted, Turn.CLASSIFY, move)
+        assert routed.stage is stage
+        queued = turn(routed, Turn.REPAIR_PLANNED)
+        assert queued.stage is Stage.REPAIR_QUEUE
+        verifying = turn(queued, Turn.REPAIR_SUCCEEDED, Turn.VISIT, Turn.OBSERVED, Turn.UNDECIDED, Turn.VISIT)
+        assert verifying.stage is Stage.VERIFY
+        assert turn(verifying, Turn.OBSERVED, Turn.EQUAL).stage is Stage.HEALTHY
+        assert turn(verifying, Turn.OBSERVED, Turn.DIFFERENT, Turn.CLASSIFY, Turn.SPENT).stage is Stage.ESCALATED
 
 
 # --- establishing -----------------------------------------------------------------------------------------------------
@@ -134,7 +161,7 @@ def test_a_difference_inside_the_window_is_converging_and_after_it_drift() -> No
 def test_an_observation_asked_inside_the_window_is_no_drift_even_when_it_is_read_later() -> None:
     """Requirements: R4"""
     row = asked(take(None, established(window_seconds=30)).row, 29)
-    assert drift.observe(row, seen("draft"), now=at(45), care=CARE).row.phase is Phase.CONVERGING
+    assert drift.observe(row, seen("draft"), now=at(45), terms=TERMS).row.phase is Phase.CONVERGING
 
 
 @pytest.mark.parametrize("before", ["pending", "healthy", "drift"])
@@ -183,7 +210,7 @@ def test_drift_is_reported_once_closed_when_it_is_healthy_again_and_new_when_it_
     assert same.opened is None
     healed = look(same.row, seen("publish"), 400)
     assert healed.closed == (first.opened.obligation_id, "observed_healthy")
-    closed = drift.close(first.opened, "observed_healthy", at(400))
+    closed = close(first.opened, "observed_healthy", at(400))
     assert (closed.status, closed.version, closed.resolution_type) == ("closed", 2, "observed_healthy")
     again = look(healed.row, seen("draft"), 500)
     assert again.opened is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from trueup_common.contracts.events import ElementChanged, ElementVerified, Exce
 from trueup_common.contracts.states import FindVerdict, Phase, ProbeVerdict
 from trueup_common.contracts.task import FindTask, Observed, ProbeTask
 from trueup_common.runtime.host import Unprocessable
+from trueup_reconciler.core import visit
 from trueup_reconciler.handler import EventsHandler, Ticks
 
 M = TypeVar("M", bound=BaseModel)
@@ -100,6 +102,24 @@ async def test_due_settlements_are_looked_for_again_until_their_deadline() -> No
     assert (last.finished, last.verdict) == (True, FindVerdict.UNKNOWN)
     fences = [task.fence for task in told(store, FindTask)]
     assert fences == sorted(set(fences))
+
+
+async def test_looks_keep_the_rate_of_their_system_and_none_is_lost() -> None:
+    """An outage leaves hundreds of unknowns behind: their looks go out at the rate, one behind the other.
+
+    Requirements: R6
+    """
+    store = MemoryStore()
+    await deliver(store, *[message(settle_requested(str(number)), f"m{number}") for number in range(200)])
+    burst = len(told(store, FindTask))
+    assert burst == visit.Pace().burst
+    assert len(told(store, Settlement)) == 200, "all are taken up at once, whenever their turn comes"
+    sent = [burst]
+    for step in range(1, 40):
+        await tick(store, step * 0.25)
+        sent.append(len(told(store, FindTask)))
+    assert all(later - earlier <= visit.Pace().visits_per_second * 0.25 + 1 for earlier, later in pairwise(sent))
+    assert len({task.operation.command_id for task in told(store, FindTask)}) == 200
 
 
 async def test_what_is_owed_is_visited_at_once_and_paid_by_an_equal_observation() -> None:

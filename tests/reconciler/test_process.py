@@ -25,7 +25,7 @@ from trueup_common.contracts.topology import event_subject, task_consumer
 from trueup_common.runtime.bus import Bus, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import monotonic, real_now
 
-DEADLINE_SECONDS = 60.0  # longer than the 30 s after which the broker hands a dead replica's message to another
+DEADLINE_SECONDS = 120.0  # longer than the 30 s after which the broker hands a dead replica's message to another
 PROGRAMS = {"reconciler": "trueup_reconciler.main", "repair-planner": "trueup_repair_planner.main"}
 
 

@@ -36,6 +36,7 @@ def test_only_a_verified_repair_or_a_withdrawn_cause_closes() -> None:
     assert {key for key, to in TABLE.items() if to is Stage.CLOSED} == {
         (Stage.VERIFIED, Turn.CLOSE),
         (Stage.ASSIGNED, Turn.WITHDRAW),
+        (Stage.REPAIRED, Turn.WITHDRAW),
     }
 
 

@@ -27,8 +27,21 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.6
 """Share of seeds with a theme."""
-SAGA_THEMES: Final = ("undo", "impatient", "forward")
-THEMES: Final = ("late", "orphan", "blind", "crashes", "echo", "refusals", "liar", "word", "stale", "deaf", "vandals")
+SAGA_THEMES: Final = ("undo", "impatient", "forward", "operators")
+THEMES: Final = (
+    "late",
+    "orphan",
+    "blind",
+    "crashes",
+    "echo",
+    "refusals",
+    "liar",
+    "word",
+    "stale",
+    "deaf",
+    "vandals",
+    "operators",
+)
 ALONE: Final = frozenset({"liar", "word", "deaf", "forward"})
 """Themes whose point is lost among many other misfortunes: mostly they come alone."""
 
@@ -184,8 +197,15 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         faults.business, faults.permanent, faults.rate_limited, faults.lost_answer = 0.2, 0.2, 0.2, 0.3
         faults.no_access = faults.lost_request = faults.refused = 0.0
         profile.meddling = 0.3
+    elif theme == "operators":  # much ends badly, and people do something about it, often twice
+        faults.permanent, faults.business, faults.rate_limited, faults.unavailable = 0.3, 0.25, 0.3, 0.2
+        faults.lost_answer, faults.ambiguous, faults.no_access, faults.lost_request = 0.3, 0.7, 0.3, 0.3
+        profile.meddling, profile.chaos_seconds = 0.7, 60.0
+        for kind in ("freeze", "stale", "outage", "database_down", "full", "bus_down"):
+            profile.strokes.pop(kind, None)
     elif theme == "vandals":
         faults.vandal, faults.rewrite, profile.strokes["vandal"] = 0.9, 0.3, 1.5
+        profile.crash_point, profile.chaos_seconds = 0.02, 75.0
     elif theme == "forward":  # all goes well until the pivot, and badly after it
         spares = engine.chance(0.5)
         faults.spared = frozenset(BEFORE) | frozenset(PIVOTS if spares else ())

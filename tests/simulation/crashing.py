@@ -20,6 +20,7 @@ KINDS: Final = {
     "acked": "after the ack",
     "before_send": "between the commit of SENT and the first byte",
     "target_acted": "between the answer and its receipt",
+    **dict.fromkeys(("claimed", "asked", "decide", "authorize", "command", "operate"), "while a repair is carried out"),
 }
 """What the last part of a crash point's name says."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, RetryPolicy
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, Repair, RetryPolicy
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, Findability
 
@@ -41,6 +41,15 @@ def _declaration(type_: str, effect_class: EffectClass, findability: Findability
     return CommandDeclaration(type=type_, system=system, effect_class=effect_class, findability=findability, **values)
 
 
+def _again(command_type: str) -> Repair:
+    """The command itself, which puts the same text there again."""
+    return Repair(
+        command_type=command_type,
+        payload={"text": ValueFrom(pointer="/payload/text")},
+        verification="the object carries the value again",
+    )
+
+
 def _establishes(element: str, window_seconds: float) -> Establishes:
     return Establishes(
         element=element,
@@ -64,6 +73,7 @@ COMMANDS: Final = (
         EffectClass.RETRYABLE,
         Findability.MARKER,
         establishes=(_establishes("note.text", 0.0),),
+        repair=_again("alpha.put_note"),
     ),
     _declaration(
         "alpha.make_draft",
@@ -71,6 +81,7 @@ COMMANDS: Final = (
         Findability.MARKER,
         establishes=(_establishes("draft.text", 4.0),),
         compensation=_undo("alpha.put_note"),
+        repair=_again("alpha.make_draft"),
     ),
     _declaration(
         "alpha.publish",
@@ -78,6 +89,7 @@ COMMANDS: Final = (
         Findability.NATIVE_KEY,
         target_key_lifetime_seconds=86400,
         establishes=(_establishes("page.text", 2.0),),
+        repair=_again("alpha.publish"),
     ),
     _declaration(
         "beta.send_mail",

@@ -22,7 +22,7 @@ class Share:
 
 
 COMMANDS: Final = (
-    Share(50),
+    Share(32),
     Share(8, "late"),
     Share(8, "orphan"),
     Share(8, "blind"),
@@ -33,16 +33,18 @@ COMMANDS: Final = (
     Share(14, "word"),
     Share(8, "stale"),
     Share(14, "deaf"),
-    Share(8, "vandals"),
+    Share(16, "vandals"),
+    Share(16, "operators"),
 )
 WORKFLOWS: Final = (
-    Share(60),
+    Share(44),
     Share(24, "undo"),
     Share(16, "impatient"),
     Share(24, "forward"),
     Share(8, "liar"),
     Share(6, "deaf"),
     Share(6, "crashes"),
+    Share(10, "operators"),
 )
 
 HUNT_MAX: Final = 240
@@ -53,17 +55,25 @@ OF_WORKFLOWS: Final[dict[str, str]] = {
     "element: PENDING × retire": "undo",
     "element: OBSERVING × retire": "undo",
     "element: HEALTHY × retire": "undo",
-    "element: MANUAL × retire": "undo",
+    "element: CLASSIFYING × needs_person": "undo",
+    "element: MANUAL × repair_planned": "undo",
     "element: RETIRED × established": "undo",
     **{f"recovery: {name}": "forward" for name in cells("recovery")},
 }
 """Transitions that need workflows → the theme in which they are likely."""
 OF_COMMANDS: Final[dict[str, str]] = {
+    "exception: assigned × classify": "vandals",
+    **{f"exception: repaired × {turn}": "operators" for turn in ("escalate", "withdraw", "refute")},
     "operation: QUEUED × doubt": "liar",
     "operation: OUTCOME_UNKNOWN × beat": "blind",
     "operation: ORPHAN_SUSPECTED × beat": "stale",
     "operation: ORPHAN_SUSPECTED × return_unsent": "stale",
     "operation: RUNNING × return_unsent": "stale",
+    **{
+        f"operation: {state} × {trigger}": "operators"
+        for state in ("FAILED", "CONFLICT", "DEAD_LETTERED", "NEEDS_REVIEW")
+        for trigger in ("retry_by_person", "settle_exists", "settle_absent", "resolve")
+    },
     **{f"operation: {name}": "word" for name in cells("operation") if name.startswith("OUTCOME_UNKNOWN × re")},
     "operation: OUTCOME_UNKNOWN × conflict": "word",
     "operation: OUTCOME_UNKNOWN × leave_unknown": "word",
@@ -78,11 +88,26 @@ OF_COMMANDS: Final[dict[str, str]] = {
     "settlement: OPEN × exhausted": "blind",
     "element: PENDING × established": "blind",
     "element: OBSERVING × established": "stale",
-    "element: MANUAL × established": "vandals",
-    "element: MANUAL × visit": "vandals",
+    **{f"element: {name}": "vandals" for name in cells("element") if name.startswith(("CLASSIFYING", "VERIFY", "RE"))},
+    "element: AUTO_REPAIR × repair_planned": "vandals",
+    "element: OBSERVING × repair_succeeded": "vandals",
 }
 """The same for single commands; whatever is named nowhere is looked for in `DEFAULT`."""
 DEFAULT: Final = "deaf"
+_ROUTED: Final = ("AUTO_REPAIR", "RETRYABLE", "MANUAL", "ESCALATED")
+_COMMON: Final = frozenset({"AUTO_REPAIR × repair_planned", "RETRYABLE × repair_planned", "MANUAL × repair_planned"})
+RARE: Final = frozenset(
+    {
+        *(f"element: {name}" for name in cells("element") if name.startswith(_ROUTED) and name not in _COMMON),
+        *(f"element: {stage} × {turn}" for stage in ("REPAIR_QUEUE", "VERIFY") for turn in ("established", "retire")),
+        "operation: CONFLICT × retry_by_person",
+        "element: PENDING × repair_succeeded",
+        "element: VERIFY × repair_failed",
+        "element: VERIFY × repair_succeeded",
+        "element: VERIFY × undecided",
+    }
+)
+"""What needs several rare things within moments: seeds may take it, the tables' own tests do."""
 
 
 def wanted(*, sagas: bool) -> dict[str, str]:
@@ -92,7 +117,8 @@ def wanted(*, sagas: bool) -> dict[str, str]:
     ]
     if sagas:
         return {name: theme for name, theme in OF_WORKFLOWS.items() if name in everything}
-    return {name: OF_COMMANDS.get(name, DEFAULT) for name in everything if name not in OF_WORKFLOWS}
+    left = [name for name in everything if name not in OF_WORKFLOWS and name not in RARE]
+    return {name: OF_COMMANDS.get(name, DEFAULT) for name in left}
 
 
 def run_shares(shares: tuple[Share, ...], *, sagas: bool) -> Summary:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Final, TypeVar
 
 from tests.simulation.memory import MemoryTransaction
-from trueup_common.contracts.events import SignalDisposed
+from trueup_common.contracts.events import OperatorCommandEnded, SignalDisposed
 from trueup_common.contracts.shape import ForwardContract
 from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway import tables as gateway_tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.approval import EXPIRED, PENDING, Answer
+from trueup_gateway.core.artifact import ArtifactRow
 from trueup_gateway.core.case import NewCase
+from trueup_gateway.core.number_records import SightingRow
 from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
 from trueup_gateway.core.projection import FreedKey
 from trueup_gateway.core.records import (
@@ -22,12 +25,20 @@ from trueup_gateway.core.records import (
     DefinitionRow,
     EffectCountRow,
     FreezeRow,
-    MandateRow,
+    LineageRow,
     PolicyRow,
 )
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
+from trueup_gateway.core.view_records import (
+    CaseView,
+    CommandView,
+    ElementView,
+    ExceptionView,
+    HistoryView,
+    IncidentView,
+    RepairView,
+)
 from trueup_gateway.core.workflow_start import Existing, NewWorkflow
-from trueup_gateway.store import AcceptRows, KeyTaken, Reader
+from trueup_gateway.store import AcceptRows, GrantRows, KeyTaken, Reader
 
 V = TypeVar("V", bound=ForwardContract)
 
@@ -41,10 +52,13 @@ class GatewayMemory(MemoryTransaction):
         tenants: Sequence[str],
         keys: Sequence[str],
         identities: Sequence[str | None],
+        *,
+        lock: bool = True,
     ) -> AcceptRows:
-        """Capabilities, locked, and what keys and identities stand for."""
+        """Capabilities, locked where asked, and what keys and identities stand for."""
         moment, _ = await self.claim("", [])
-        capabilities = await self.get_locked("capability", "capability_id", capability_ids)
+        get = self.get_locked if lock else self.get
+        capabilities = await get("capability", "capability_id", capability_ids)
         decisions = await self.decisions([row.decision_id for row in capabilities])
         wanted = set(zip(tenants, keys, strict=True))
         owned = {pair for pair in zip(tenants, identities, strict=True) if pair[1] is not None}
@@ -85,6 +99,24 @@ class GatewayMemory(MemoryTransaction):
             by_identity={(edge.tenant, edge.identity): edge for edge in found if edge.identity is not None},
         )
 
+    async def states_of(self, commands: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """States of commands by (tenant, id)."""
+        views = self._visible(self._table("command_view"))
+        waiting = self._visible(self._table("received"))
+        found = {}
+        for tenant, command_id in commands:
+            view = views.get((command_id,)) or waiting.get((command_id,))
+            if view is not None and view.tenant == tenant:
+                found[tenant, command_id] = str(getattr(view, "state", "RECEIVED"))
+        return found
+
+    async def save_lineage(self, lines: Sequence[tuple[LineageRow, str | None]]) -> None:
+        """Who takes whose place; the older one gives up its business identity."""
+        await self.insert("lineage", [line for line, _ in lines])
+        named = {(line.tenant, line.supersedes): identity for line, identity in lines if identity is not None}
+        edges = await self.select("edge", lambda row: named.get((row.tenant, row.command_id)) == row.identity)
+        await self.update("edge", [row.evolve(identity=None) for row in edges if row.identity is not None])
+
     async def save_cases(self, cases: Sequence[NewCase]) -> None:
         """Accepted commands, and their uses counted."""
         inserted = await self.insert_new("edge", [case.edge for case in cases])
@@ -92,11 +124,7 @@ class GatewayMemory(MemoryTransaction):
             raise KeyTaken("a key was taken by another transaction")
         await self.insert("mandate", [case.mandate for case in cases])
         await self.insert("received", [case.received for case in cases])
-        uses = Counter(case.capability_id for case in cases)
-        rows = await self.get("capability", "capability_id", uses)
-        if any(row.uses_left < uses[row.capability_id] for row in rows):
-            raise KeyTaken("a use was taken by another transaction")
-        await self.update("capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows])
+        await self._use(case.capability_id for case in cases)
 
     async def epoch(self) -> int:
         """The present epoch."""
@@ -118,27 +146,24 @@ class GatewayMemory(MemoryTransaction):
             "freeze", lambda row: row.lifted_at is None and (row.expires_at is None or row.expires_at > now)
         )
 
-    async def mandates(self, mandate_ids: Sequence[str]) -> dict[str, MandateRow]:
-        """Mandates by id."""
-        return {row.mandate_id: row for row in await self.get("mandate", "mandate_id", mandate_ids)}
-
     async def decisions(self, decision_ids: Sequence[str]) -> dict[str, DecisionRow]:
         """Decisions by id."""
         return {row.decision_id: row for row in await self.get("decision", "decision_id", decision_ids)}
 
-    async def revoked_capabilities(self, capability_ids: Sequence[str]) -> set[str]:
-        """Those that are revoked."""
-        rows = await self.get("capability", "capability_id", capability_ids)
-        return {row.capability_id for row in rows if row.revoked_at is not None}
-
-    async def effects(self, mandate_ids: Sequence[str]) -> dict[str, set[str]]:
-        """What counts against these mandates, which stay locked."""
-        found: dict[str, set[str]] = {
-            row.mandate_id: set() for row in await self.get_locked("mandate", "mandate_id", mandate_ids)
-        }
-        for row in await self.get("effect", "mandate_id", list(found)):
-            found[row.mandate_id].add(row.command_id)
-        return found
+    async def grant_rows(self, mandate_ids: Collection[str]) -> GrantRows:
+        """What attempts under these mandates rest on; the mandates stay locked."""
+        mandates = await self.get_locked("mandate", "mandate_id", mandate_ids)
+        capabilities = await self.get("capability", "capability_id", [row.capability_id for row in mandates])
+        effects: dict[str, set[str]] = {row.mandate_id: set() for row in mandates if row.command_id is None}
+        for row in await self.get("effect", "mandate_id", list(effects)):
+            effects[row.mandate_id].add(row.command_id)
+        return GrantRows(
+            epoch=1,
+            mandates={row.mandate_id: row for row in mandates},
+            decisions=await self.decisions([row.decision_id for row in mandates]),
+            revoked=frozenset(row.capability_id for row in capabilities if row.revoked_at is not None),
+            effects=effects,
+        )
 
     async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
         """Count these operations as effects."""
@@ -156,8 +181,13 @@ class GatewayMemory(MemoryTransaction):
         history: Sequence[HistoryView] = (),
         elements: Sequence[ElementView] = (),
         exceptions: Sequence[ExceptionView] = (),
+        repairs: Sequence[RepairView] = (),
+        incidents: Sequence[IncidentView] = (),
+        sightings: Sequence[SightingRow] = (),
     ) -> None:
-        """Project."""
+        """Project. Who counts anomalies is not simulated."""
+        await self.upsert("repair_view", repairs)
+        await self.upsert("incident_view", incidents)
         await self.upsert("command_view", [_read_back(row) for row in commands])
         await self.upsert("case_view", [_read_back(row) for row in cases])
         await self.insert_new("history_view", [_read_back(row) for row in history])
@@ -172,46 +202,53 @@ class GatewayMemory(MemoryTransaction):
 
     # starting workflows
 
-    async def hold_definition(self, tenant: str, name: str, *, alone: bool) -> None:
+    async def hold_definitions(self, names: Collection[tuple[str, str]]) -> None:
         """Who retires is not simulated."""
 
-    async def definitions(self, tenant: str, name: str | None = None) -> list[DefinitionRow]:
-        """The tenant's own ones."""
-        return await self.select("definition", lambda row: row.tenant == tenant and name in (None, row.name))
+    async def definitions_named(self, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[DefinitionRow]]:
+        """The tenants' own ones."""
+        found: dict[tuple[str, str], list[DefinitionRow]] = {}
+        for row in await self.select("definition", lambda row: (row.tenant, row.name) in names):
+            found.setdefault((row.tenant, row.name), []).append(row)
+        return found
 
-    async def existing(self, tenant: str, key: str) -> tuple[Existing, bool] | None:
-        """The case behind a start key, and whether the key belongs to a single command."""
-        edges = await self.select("edge", lambda row: row.tenant == tenant and row.key == key)
-        if not edges:
-            return None
-        edge = edges[0]
-        view = self._visible(self._table("case_view")).get((edge.workflow_id,))
-        known = Existing(
-            fingerprint=edge.fingerprint,
-            workflow_id=edge.workflow_id,
-            saga_id=edge.saga_id,
-            status=view.status if view else "RUNNING",
-            revision=view.instance.revision if view else 1,
-            definition=view.definition if view else "command",
-            version=view.instance.version if view else 1,
-        )
-        return known, edge.command_id != ""
+    async def existing(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], Existing]:
+        """The cases behind start keys."""
+        views = self._visible(self._table("case_view"))
+        found: dict[tuple[str, str], Existing] = {}
+        for edge in await self.select("edge", lambda row: (row.tenant, row.key) in keys):
+            view = views.get((edge.workflow_id,))
+            found[edge.tenant, edge.key] = Existing(
+                fingerprint=edge.fingerprint,
+                workflow_id=edge.workflow_id,
+                saga_id=edge.saga_id,
+                status=view.status if view else "RUNNING",
+                revision=view.instance.revision if view else 1,
+                version=view.instance.version if view else 1,
+                command=edge.command_id != "",
+            )
+        return found
 
-    async def save_workflow(self, new: NewWorkflow) -> None:
-        """An accepted start, and its use counted."""
-        if new.revises is None:
-            kept = len(await self.insert_new("edge", [new.edge]))
-        else:
-            old = await self.select("edge", lambda row: (row.tenant, row.key) == (new.edge.tenant, new.edge.key))
-            kept = sum(row.workflow_id == new.revises for row in old)
-            if kept:
+    async def save_workflows(self, starts: Sequence[NewWorkflow]) -> None:
+        """Accepted starts, and their uses counted."""
+        fresh = [new.edge for new in starts if new.revises is None]
+        kept = len(await self.insert_new("edge", fresh))
+        for new in starts:
+            if new.revises is not None and await self.select("edge", lambda row, of=new.revises: row.workflow_id == of):
                 await self.touch("edge", [new.edge])
-        rows = await self.get("capability", "capability_id", [new.capability_id])
-        if kept != 1 or rows[0].uses_left < 1:
-            raise KeyTaken("a key or a use was taken by another transaction")
-        await self.update("capability", [rows[0].evolve(uses_left=rows[0].uses_left - 1)])
-        await self.insert("mandate", [new.mandate])
-        await self.insert("case_view", [new.view])
+                kept += 1
+        if kept != len(starts):
+            raise VersionConflict("a key was taken by another transaction")
+        await self._use(new.capability_id for new in starts)
+        await self.insert("mandate", [new.mandate for new in starts])
+        await self.insert("case_view", [new.view for new in starts])
+
+    async def _use(self, capability_ids: Iterable[str]) -> None:
+        uses = Counter(capability_ids)
+        rows = await self.get("capability", "capability_id", uses)
+        if any(row.uses_left < uses[row.capability_id] or row.revoked_at is not None for row in rows):
+            raise KeyTaken("a use was taken by another transaction")
+        await self.update("capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows])
 
     # people
 
@@ -287,9 +324,66 @@ class GatewayMemory(MemoryTransaction):
         """Keep an authorization decision."""
         await self.insert("authorization_decision", [row])
 
-    async def save_operator_command(self, row: OperatorCommandRow) -> None:
-        """Keep an operator's act."""
-        await self.insert("operator_command", [row])
+    async def exception_of(self, tenant: str, exception_id: str) -> ExceptionView | None:
+        """One exception of the tenant."""
+        rows = await self.get("exception_view", "exception_id", [exception_id])
+        return next((row for row in rows if row.tenant == tenant), None)
+
+    async def command_of(self, tenant: str, command_id: str) -> CommandView | None:
+        """One command of the tenant."""
+        rows = await self.get("command_view", "command_id", [command_id])
+        return next((row for row in rows if row.tenant == tenant), None)
+
+    async def commands_of(self, workflow_id: str) -> list[CommandView]:
+        """All commands of a case."""
+        rows: list[CommandView] = await self.get("command_view", "workflow_id", [workflow_id])
+        return sorted(rows, key=lambda row: (row.created_at, row.command_id))
+
+    async def authority_revoked(self, mandate_id: str) -> bool:
+        """Revocations are simulated where they are watched."""
+        return False
+
+    async def renew_mandate(self, mandate_id: str, until: datetime, by: str) -> bool:
+        """Let a mandate live longer."""
+        rows = [row for row in await self.get("mandate", "mandate_id", [mandate_id]) if row.expires_at < until]
+        await self.update("mandate", [row.evolve(expires_at=until, renewed_by=by) for row in rows])
+        return bool(rows)
+
+    async def newest_element(self, tenant: str, system: str, resource: str, element: str) -> ElementView | None:
+        """Nobody calls anything resolved here."""
+        return None
+
+    async def hold_artifacts(self, tenants: Sequence[str], artifact_ids: Sequence[str]) -> list[ArtifactRow]:
+        """Artifacts are not simulated."""
+        return []
+
+    async def at_work(self, tenant: str, command_id: str | None, exception_id: str | None) -> OperatorCommandRow | None:
+        """The act that is at work on this alone."""
+        rows = await self.select(
+            "operator_command",
+            lambda row: (
+                row.tenant == tenant
+                and row.state == "ACCEPTED"
+                and (
+                    (command_id is not None and row.holds_command == command_id)
+                    or (exception_id is not None and row.holds_exception == exception_id)
+                )
+            ),
+        )
+        return next(iter(rows), None)
+
+    async def save_operator_command(self, row: OperatorCommandRow) -> bool:
+        """Keep an operator's act; of two at once that hold the same, one finds the other."""
+        return bool(await self.insert_new("operator_command", [row]))
+
+    async def end_operator_commands(self, ended: Sequence[OperatorCommandEnded]) -> None:
+        """How acts ended; the first word counts."""
+        for item in ended:
+            rows = await self.get("operator_command", "operator_command_id", [item.operator_command_id])
+            told = {"state": item.state, "detail": item.detail, "result": item.result, "ended_at": item.at}
+            allowed = list(item.allowed_actions)
+            fresh = [row for row in rows if row.state == "ACCEPTED" and row.tenant == item.tenant]
+            await self.update("operator_command", [row.evolve(**told, allowed_actions=allowed) for row in fresh])
 
     async def save_signal(self, row: SignalRow) -> bool:
         """Keep a signal; False where its event id is known."""
@@ -321,5 +415,7 @@ GATEWAY_TABLES: Final = (
         "case_view": "state_version",
         "element_view": "version",
         "exception_view": "version",
+        "repair_view": "version",
+        "incident_view": "version",
     },
 )

@@ -26,6 +26,7 @@ from trueup_common.contracts.states import (
     InstanceStatus,
     OperationState,
 )
+from trueup_reconciler.core.element import Stage
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -108,8 +109,9 @@ class Judge:
             moved(self.plane, "compensation", before.compensation_state, after.compensation_state)
             demand(after.fence >= before.fence, f"{name}: the fence fell from {before.fence} to {after.fence}")
             demand(after.attempt_count >= before.attempt_count, f"{name}: attempts were forgotten")
-            if before.state in PERSONS:
-                demand(after.state is before.state, f"{name}: {before.state} moved to {after.state} without a person")
+            if before.state in PERSONS and after.state is not before.state:
+                acted = after.operator_command_id not in (None, before.operator_command_id)
+                demand(acted, f"{name}: {before.state} moved to {after.state} without a person")
         if after.state in IN_FLIGHT:
             leased = after.lease_expires_at is not None and after.lease_owner is not None
             self.hold(P3.LEASE, leased, f"{name}: {after.state} without a lease")
@@ -320,6 +322,9 @@ class Judge:
         for row in plane.databases["adapters"].tables["effect"].rows.values():
             if row.status.value in ("SENT", "INTENT"):
                 return f"ledger {row.command_id} is {row.status.value}"
+        mending = self._mending()
+        if mending is not None:
+            return mending
         for name, database in plane.databases.items():
             if database.has_unsent():
                 return f"mail of {name} is not sent"
@@ -329,16 +334,27 @@ class Judge:
             return "messages are on their way"
         return None
 
+    def _mending(self) -> str | None:
+        """A drift that may be repaired by itself is, or a person has it: nothing rests in between."""
+        for repair in self.plane.databases["repair-planner"].rows("repair"):
+            goes_on = repair.due_at is not None or repair.verify_until is not None
+            if repair.in_flight and repair.drift is not None and goes_on:
+                return f"{repair.subject_key} is being repaired"
+        for row in self.plane.databases["reconciler"].rows("element"):
+            if row.obligation_id is None:
+                continue
+            if row.visit_id is not None or row.stage in (Stage.VERIFY, Stage.OBSERVING):
+                return f"{row.object_key} {row.element} is being looked at"
+        return None
+
     def _owned(self, instance: Any) -> bool:
         """True where a person has the case: taken over, or what it still has to verify has drifted."""
         if instance.status is InstanceStatus.HUMAN_TAKEOVER:
             return self.sagas.rests(instance)
-        elements = self.plane.databases["reconciler"].tables["element"].rows.values()
-        drifted = {
-            (row.command_id, row.resource, row.element)
-            for row in elements
-            if row.obligation_id is not None and row.workflow_id == instance.workflow_id
-        }
+        drifted = set()
+        for row in self.plane.databases["reconciler"].rows("element"):
+            if row.obligation_id is not None:
+                drifted |= {(row.command_id, row.resource, row.element), (row.repaired_by, row.resource, row.element)}
         owed = {(item["command_id"], item["resource"], item["element"]) for item in instance.owed}
         verifies = instance.status is InstanceStatus.VERIFYING
         undoes = instance.status is InstanceStatus.COMPENSATING and self.sagas.rests(instance)
@@ -373,11 +389,13 @@ class Judge:
         self._identities(orchestrator)
         self._exceptions(planner, gateway)
         self._elements(gateway)
+        self._repairs(self.plane.databases["orchestrator"])
         for row in plane.databases["adapters"].rows("effect"):
             operation = plane.operation(row.command_id)
             if row.status.value == "UNKNOWN" and plane.world.honest:
+                settled = operation is not None and operation.resolution_type is not None  # by a person
                 demand(
-                    operation is not None and operation.state is S.NEEDS_REVIEW,
+                    settled or (operation is not None and operation.state is S.NEEDS_REVIEW),
                     f"{row.command_id}: the ledger is open and {operation and operation.state}",
                 )
 
@@ -389,7 +407,7 @@ class Judge:
             demand(row.state is not S.SUCCESS or count >= 1, f"{row.command_id}: SUCCESS without an effect")
         elif row.state is S.SUCCESS:
             demand(count == 1, f"{row.command_id}: SUCCESS with {count} effects")
-        elif row.state is S.NEEDS_REVIEW:
+        elif row.state in (S.NEEDS_REVIEW, S.RESOLVED):
             demand(count <= 1, f"{row.command_id}: NEEDS_REVIEW with {count} effects")
         else:
             demand(count == 0, f"{row.command_id}: {row.state} with {count} effects ({findable=})")
@@ -424,6 +442,21 @@ class Judge:
         for database in self.plane.databases.values():
             for quarantine_id in database.quarantined:
                 demand(quarantine_id in known, f"{database.service}: quarantined {quarantine_id} belongs to nobody")
+
+    def _repairs(self, orchestrator: MemoryDatabase) -> None:
+        """However often a stranger changes a value back, repairs of one element by itself stay within its budget.
+
+        The budget starts over only where the element held for long: that often it may be spent in this time.
+        """
+        budget = self.plane.budget
+        terms = 1 + int((self.plane.engine.now + self.plane.engine.offset) / budget.holds_seconds)
+        repairs: Counter[tuple[str, str, str]] = Counter()
+        owners: Counter[tuple[str, str, str]] = Counter()
+        for row in orchestrator.rows("operation"):
+            place = row.tenant, row.target_resource, row.command_type
+            (owners if row.supersedes is None else repairs)[place] += 1
+        for place, count in repairs.items():
+            demand(count <= budget.repairs_max * terms * owners[place], f"{place}: {count} repairs")
 
     def _elements(self, gateway: MemoryDatabase) -> None:
         for row in self.plane.databases["reconciler"].rows("element"):

@@ -493,8 +493,14 @@ class MemoryTransaction:
         changes: list[Change] = []
         for name, rows in self._written.items():
             table = database.tables[name]
-            for key, row in rows.items():
-                if row is not None and self._base[name, key] is _ABSENT and self._taken(table, row, table.rows):
+            new = [(key, row) for key, row in rows.items() if row is not None and self._base[name, key] is _ABSENT]
+            if not new:
+                continue
+            others = {key: row for key, row in table.rows.items() if key not in rows}
+            moved = {key: row for key, row in rows.items() if self._base[name, key] is not _ABSENT}
+            others |= {key: row for key, row in moved.items() if row is not None}
+            for key, row in new:
+                if key in table.rows or self._taken(table, row, others):
                     raise StoreBusy(f"simulated: {name} {key} was taken first")
         for name, rows in self._written.items():
             table = database.tables[name]

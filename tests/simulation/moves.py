@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tests.simulation.plane import Plane
 
 _ENDS: Final = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED")
+_BY_PERSON: Final = ("RUNNING", "WAITING", "VERIFYING", "CLOSED", "RESOLVED")
 _GOES_ON: Final = ("CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", *_ENDS)
 
 MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
@@ -21,24 +22,33 @@ MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "VERIFYING": ("PAUSED", "CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", "CLOSED", "CANCELLED"),
         "CANCEL_PENDING": ("COMPENSATING", "HUMAN_TAKEOVER", "COMPENSATED", "CANCELLED", "SAFE_STOPPED"),
         "COMPENSATING": ("HUMAN_TAKEOVER", "COMPENSATED", "CANCELLED"),
-        "HUMAN_TAKEOVER": ("CANCEL_PENDING", "COMPENSATING", "COMPENSATED", "CANCELLED", "SAFE_STOPPED"),
+        "HUMAN_TAKEOVER": (
+            "CANCEL_PENDING",
+            "COMPENSATING",
+            "COMPENSATED",
+            "CANCELLED",
+            "SAFE_STOPPED",
+            *_BY_PERSON,
+        ),
     },
     "phase of a step": {
         "PENDING": ("RUNNING", "WAITING", "DONE", "FAILED", "SKIPPED", "WITHDRAWN"),
         "RUNNING": ("PENDING", "DONE", "FAILED", "WITHDRAWN"),
         "WAITING": ("PENDING", "DONE", "FAILED", "WITHDRAWN"),
         "DONE": ("PENDING", "WAITING"),
-        "FAILED": ("PENDING", "WAITING", "DONE"),
+        "FAILED": ("PENDING", "WAITING", "DONE", "RUNNING"),
+        "WITHDRAWN": ("PENDING", "RUNNING", "WAITING"),
     },
     "direction of a case": {
         "forward": ("backward", "person", "stop"),
-        "person": ("backward",),
+        "person": ("backward", "forward"),
         "backward": ("person",),
     },
     "compensation": {
         "NONE": ("COMPENSATION_PENDING",),
         "COMPENSATION_PENDING": ("COMPENSATING", "COMPENSATED", "COMPENSATION_FAILED", "COMPENSATION_UNKNOWN"),
         "COMPENSATING": ("COMPENSATION_PENDING", "COMPENSATED", "COMPENSATION_FAILED", "COMPENSATION_UNKNOWN"),
+        "COMPENSATION_FAILED": ("COMPENSATION_PENDING", "COMPENSATION_UNKNOWN", "COMPENSATED"),
         "COMPENSATION_UNKNOWN": ("COMPENSATION_PENDING", "COMPENSATING", "COMPENSATED", "COMPENSATION_FAILED"),
     },
     "status in the ledger": {

@@ -6,28 +6,52 @@ reliable: they answer late, twice, with an old hash, or never.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.crashing import SimulatedCrashPoints
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
-from trueup_common.contracts.events import ControlAsked, SignalReceived
+from trueup_common.contracts.events import SignalReceived
+from trueup_common.contracts.operators import CASE, OperatorAction
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepPhase, WorkflowDocument
+from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.ports import StoreBusy
-from trueup_gateway.api import approvals, operations
+from trueup_gateway.api import approvals, operators
 from trueup_gateway.api.acts import telling
-from trueup_gateway.core import control
 from trueup_gateway.core.person_records import SignalRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.workflow_start import StartRequest
+from trueup_gateway.sightings import Sightings
 from trueup_gateway.store import Reader
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
+
+COMMAND: Final = "command"
+REPAIRS: Final = (
+    OperatorAction.RETRY,
+    OperatorAction.RECONCILE,
+    OperatorAction.REDRIVE,
+    OperatorAction.REDRIVE,
+    OperatorAction.REPAIR,
+    OperatorAction.COMPENSATE,
+    OperatorAction.SETTLE,
+    OperatorAction.SETTLE,
+    OperatorAction.SETTLE,
+)
+"""What people do about an exception."""
+_ENDS_FOR_GOOD: Final = frozenset({OperatorAction.MARK_RESOLVED})
+ACTS_MAX: Final = 6
+"""How often people try with one exception."""
+LATE_SECONDS: Final = 900.0
+"""How long after an attempt whoever looks into the target waits before they say what is there."""
 
 TRIES_AGAIN: Final = frozenset({"unavailable", "idempotency-in-flight"})
 
@@ -63,6 +87,9 @@ class Desk:
 
     rules: Any
     scope: dict[str, Any]
+    catalog: Any = None
+    payloads: Any = None
+    sightings: Any = field(default_factory=Sightings)
 
 
 async def at_gateway(plane: Plane, work: Any) -> Any:
@@ -114,8 +141,8 @@ class Starter:
         self.asked += 1
         tries = 0
         while True:
-            request = self._request(tries)
-            answer = await at_gateway(self.plane, lambda process, request=request: self._start(process, request))
+            start = partial(self._start, request=self._request(tries), twin=self.engine.chance(0.2))
+            answer = await at_gateway(self.plane, start)
             if isinstance(answer, Refused):
                 if answer.problem.slug not in TRIES_AGAIN:
                     return None
@@ -124,13 +151,21 @@ class Starter:
             tries += 1
             await Sleep(self.engine.between(0.1, 1.0))
 
-    async def _start(self, process: Process, request: StartRequest) -> Any:
-        started, outgoing = await self.plane.starters[process.name]._committed(request)
+    async def _start(self, process: Process, request: StartRequest, *, twin: bool) -> Any:
+        """One batch: the request, and with a twin the same request once more under ids of its own."""
+        other = replace(request, workflow_id=f"{request.workflow_id}-twin", saga_id=f"{request.saga_id}-twin")
+        requests = [request, other] if twin else [request]
+        verdicts, outgoing = await self.plane.starters[process.name]._commit(requests)
         SimulatedCrashPoints(self.plane).reach("gateway-start.committed")
         if outgoing:
             await self.plane.gateways[process.name][1].publish(outgoing)
-        self.plane.engine.note(f"start {request.key}: {started.workflow_id}")
-        return started
+        first = verdicts[0]
+        if isinstance(first, Refused):
+            return first
+        self.plane.engine.note(f"start {request.key}: {first.workflow_id}")
+        if twin and verdicts[1:] != [replace(first, replayed=True)]:
+            raise Violation(f"two starts in one batch became {verdicts}")
+        return first
 
     def _request(self, tries: int) -> StartRequest:
         wanted, document = self.wanted, self.wanted.document
@@ -166,6 +201,8 @@ class People:
         self.meddling = meddling
         """How likely an operator is to cancel, pause or resume when they look at a case."""
         self._numbers = 0
+        self.payloads = PayloadSchemas()
+        self._acted: Counter[str] = Counter()
         self._answers: dict[str, tuple[str, bool]] = {}
         """How an approval is answered, and whether at all: decided when it is first seen."""
 
@@ -290,47 +327,94 @@ class People:
     # operating
 
     async def _operate(self) -> None:
+        if self.engine.chance(0.5):
+            await self._repair()
+            return
         cases = sorted(self.plane.databases["gateway"].rows("case_view"), key=lambda row: row.workflow_id)
         cases = [view for view in cases if view.status not in INSTANCE_TERMINAL]
         if not cases:
             return
         view = cases[self.engine.below(len(cases))]
+        if view.definition == COMMAND:
+            await self._withdraw(view)
+            return
         paused = view.status == InstanceStatus.PAUSED
         if self.plane.healed:
             if paused and self.engine.chance(0.9):
-                await self._control(view, control.RESUME)
+                await self._act("workflow", view.workflow_id, view.tenant, OperatorAction.RESUME)
         elif self.engine.chance(0.3 if paused else self.meddling):
-            actions = control.ALLOWED[InstanceStatus(view.status)]
+            actions = [item for item in CASE[InstanceStatus(view.status)] if item not in _ENDS_FOR_GOOD]
             if actions:
-                await self._control(view, actions[self.engine.below(len(actions))])
+                action = actions[self.engine.below(len(actions))]
+                await self._act("workflow", view.workflow_id, view.tenant, action, self._from_step(view, action))
 
-    async def _control(self, view: Any, action: str) -> None:
-        number = self._number()
-        wanted = operations.OperatorCommandRequest(
+    async def _withdraw(self, view: Any) -> None:
+        """Somebody cancels a single command."""
+        rows = [
+            row for row in self.plane.databases["gateway"].rows("command_view") if row.workflow_id == view.workflow_id
+        ]
+        if rows and not self.plane.healed and self.engine.chance(0.5 * self.meddling):
+            await self._act("command", rows[0].command_id, view.tenant, OperatorAction.CANCEL)
+
+    def _from_step(self, view: Any, action: OperatorAction) -> dict[str, Any]:
+        if action is not OperatorAction.RESUME or view.status == InstanceStatus.PAUSED or not view.instance.steps:
+            return {}
+        return {"from_step": view.instance.steps[self.engine.below(len(view.instance.steps))]["id"]}
+
+    async def _repair(self) -> None:
+        """Somebody looks at an open exception and does one of the things that may be done; often twice."""
+        rows = sorted(self.plane.databases["gateway"].rows("exception_view"), key=lambda row: row.exception_id)
+        rows = [row for row in rows if row.status == "open" and row.command_id is not None]
+        if not rows or not self.engine.chance(0.5 if self.plane.healed else 2 * self.meddling):
+            return
+        row = rows[self.engine.below(len(rows))]
+        if self._acted[row.exception_id] >= ACTS_MAX:
+            return
+        self._acted[row.exception_id] += 1
+        action = REPAIRS[self.engine.below(len(REPAIRS))]
+        params = self._finding(row.command_id) if action is OperatorAction.SETTLE else {}
+        if params is not None:
+            await self._act("exception", row.exception_id, row.tenant, action, params)
+
+    def _finding(self, command_id: str) -> dict[str, Any] | None:
+        """What a person finds who looks into the target: the truth, once nothing can happen any more."""
+        row, now = self.plane.operation(command_id), self.engine.business()
+        last = row.last_attempt_at if row is not None else None
+        if row is None or (last is not None and now - last < timedelta(seconds=LATE_SECONDS)):
+            return None
+        effects = self.plane.world.live(command_id)
+        if len(effects) == 1 and self.engine.chance(0.8):
+            name = effects[0].command_id[:12]
+            receipt = {"id": name, "text": row.payload["text"], "created": effects[0].created}
+            return {"finding": "EXISTS", "receipt": receipt, "external_resource_id": name}
+        if not effects and self.engine.chance(0.8):
+            return {"finding": "ABSENT"}
+        return {"finding": "CLOSE", "disposition": [{"effect": command_id, "became": "looked after by hand"}]}
+
+    async def _act(
+        self, kind: str, name: str, tenant: str, action: OperatorAction, params: dict[str, Any] | None = None
+    ) -> None:
+        wanted = operators.OperatorCommandRequest(
             action=action,
-            target=operations.TargetWanted(kind="workflow", id=view.workflow_id),
+            target=operators.TargetWanted(kind=kind, id=name),
             reason="simulated",
+            evidence=["seen in the target"],
+            params=params or {},
         )
-        await at_gateway(self.plane, lambda process: self._ask(process, view, wanted, number))
+        for _ in range(2 if self.engine.chance(0.3) else 1):  # pressed twice, under another key
+            number = self._number()
+            await at_gateway(self.plane, lambda process, number=number: self._ask(process, tenant, wanted, number))
 
-    async def _ask(self, process: Process, view: Any, wanted: Any, number: int) -> None:
+    async def _ask(self, process: Process, tenant: str, wanted: Any, number: int) -> None:
         store, publisher = self.plane.gateways[process.name]
-        desk = Desk(self.plane.rules, {})
-        caller = Caller(f"operator:bob@{view.tenant}", view.tenant, ("operator",))
+        desk = Desk(self.plane.rules, {}, self.plane.catalog, self.payloads)
+        caller = Caller(f"operator:bob@{tenant}", tenant, ("operator",))
         async with store.transaction() as tx:
-            known = await tx.case_of(Reader(view.tenant), view.workflow_id)
             moment = await tx.moment()
-            row = await operations._admit(desk, tx, caller, desk, known, wanted, moment.business)
-            asked = ControlAsked(
-                control_id=f"opc_{self.engine.seed:x}_{number}",
-                workflow_id=view.workflow_id,
-                tenant=view.tenant,
-                action=row.action.lower(),
-                actor=row.actor,
-                reason=row.reason,
-                at=moment.business,
-            )
-            outgoing = telling(asked, "control", view.tenant, asked.control_id, moment, None)
+            name = f"opc_{self.engine.seed:x}_{number}"
+            row, asked = await operators.admit(desk, tx, caller, desk, wanted, name=name)
+            outgoing = telling(asked, "operator", tenant, name, moment, None)
             await tx.post([outgoing])
-        self.engine.note(f"control {asked.action} of {view.workflow_id}")
+        self.plane.coverage["acts"][row.action] += 1
+        self.engine.note(f"{asked.action} of {asked.target_kind} {asked.target_id}")
         await publisher.publish([outgoing])

@@ -21,6 +21,7 @@ from tests.simulation.engine import EPOCH, Engine, Process, SimulatedSchedule, S
 from tests.simulation.gateway_stores import GatewayMemory
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
+from tests.simulation.mending import carry_out
 from tests.simulation.moves import MOVES
 from tests.simulation.world import World
 from trueup_adapters.authority import GrantAuthority
@@ -49,6 +50,8 @@ from trueup_gateway.starting import Starter
 from trueup_orchestrator.core.case import Terms
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
 from trueup_orchestrator.windows import Windows
+from trueup_reconciler.core.budget import Budget
+from trueup_reconciler.core.drift import Terms as DriftTerms
 from trueup_reconciler.handler import EventsHandler as ReconcilerHandler
 from trueup_reconciler.handler import Ticks as ReconcilerTicks
 from trueup_repair_planner.handler import EventsHandler as PlannerHandler
@@ -59,6 +62,8 @@ REPLICAS: Final = 2
 KEYS_DOCUMENT: Final = json.dumps({name: base64.urlsafe_b64encode(name.encode() * 8).decode() for name in SYSTEMS})
 IDLE_SECONDS_MAX: Final = 8.0
 SCHEDULE: Final = SimulatedSchedule()
+BUDGET: Final = Budget(repairs_max=2, delays_seconds=(0.0, 5.0), holds_seconds=900.0, fights_max=2)
+"""Small, so that seeds spend it."""
 TERMS: Final = Terms(exception_sla_seconds=1800.0, reminder_seconds=120.0)
 
 
@@ -126,8 +131,9 @@ class Plane:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.systems = SYSTEMS
+        self.budget = BUDGET
         self.coverage: dict[str, Counter[str]] = {
-            name: Counter() for name in ("marked", "points", "crashes", "cases", "ends", "events", *MOVES)
+            name: Counter() for name in ("marked", "points", "crashes", "cases", "ends", "events", "acts", *MOVES)
         }
         self.bus = FakeBus(engine, SYSTEMS)
         self.world = World(engine)
@@ -256,7 +262,10 @@ class Plane:
                 due += [row.wake_at, row.deadline_at]
         due += [row.wake_at for row in orchestrator.rows("operation")]
         due += [row.next_at for row in self.databases["reconciler"].rows("settlement")]
-        due += [row.next_visit_at for row in self.databases["reconciler"].rows("element") if row.owed]
+        elements = self.databases["reconciler"].rows("element")
+        due += [row.next_visit_at for row in elements if row.owed or row.obligation_id is not None]
+        repairs = [row for row in self.databases["repair-planner"].rows("repair") if row.in_flight]
+        due += [row.due_at for row in repairs] + [row.verify_until for row in repairs]
         ahead = [(at - now).total_seconds() for at in due if at is not None]
         if ahead and min(ahead) > 0:
             self.engine.offset += min(ahead)
@@ -354,6 +363,7 @@ class Plane:
             catalog=self.catalog,
             crash=SimulatedCrashPoints(self),
             schedule=SCHEDULE,
+            queue_max=100,
         )
 
     def _orchestrator(self, process: Process) -> None:
@@ -384,17 +394,23 @@ class Plane:
         self._parts(
             process,
             stores.ReconcilerMemory,
-            {"reconciler-events": ReconcilerHandler()},
+            {"reconciler-events": ReconcilerHandler(DriftTerms(budget=BUDGET))},
             {"reconciler-settlements": (ticks.settlements, 0.5), "reconciler-visits": (ticks.visits, 1.0)},
         )
 
     def _planner(self, process: Process) -> None:
-        self._parts(
+        ticks = PlannerTicks()
+        store, publisher = self._parts(
             process,
             stores.PlannerMemory,
             {"repair-planner-events": PlannerHandler()},
-            {"repair-planner-deadlines": (PlannerTicks().deadlines, 4.0)},
+            {
+                "repair-planner-deadlines": (ticks.deadlines, 4.0),
+                "repair-planner-verifications": (ticks.verifications, 4.0),
+                "repair-planner-incidents": (ticks.incidents, 4.0),
+            },
         )
+        process.spawn(carry_out(self, process, store, publisher), "repairs")
 
     def _adapters(self, process: Process) -> None:
         worker = f"{process.name}#{process.incarnation}"

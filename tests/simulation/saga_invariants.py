@@ -36,7 +36,8 @@ OUT: Final = frozenset({S.DISPATCHING, S.RUNNING, S.OUTCOME_UNKNOWN, S.ORPHAN_SU
 UNDONE: Final = frozenset({InstanceStatus.COMPENSATED, InstanceStatus.CANCELLED})
 TURNS: Final = {
     (Direction.BACKWARD, Direction.PERSON),  # the pivot landed after all
-    (Direction.PERSON, Direction.BACKWARD),  # cancelled out of a person's hands, before any pivot
+    (Direction.PERSON, Direction.BACKWARD),  # cancelled or undone out of a person's hands, before any pivot
+    (Direction.PERSON, Direction.FORWARD),  # handed back
 }
 
 
@@ -53,6 +54,11 @@ def on_its_way(row: JournalRow) -> bool:
 def own(rows: Iterable[JournalRow]) -> list[JournalRow]:
     """The steps' own operations."""
     return [row for row in rows if row.compensates is None]
+
+
+def is_replaced(row: JournalRow, rows: Iterable[JournalRow]) -> bool:
+    """True for an operation without effect whose step began anew."""
+    return row.state in (S.FAILED, S.CANCELLED) and any(other.supersedes == row.command_id for other in rows)
 
 
 def needs(document: WorkflowDocument, step_id: str) -> set[str]:
@@ -117,7 +123,8 @@ class SagaJudge:
             demand(not moving, f"{name}: {status} while {[row.step_id for row in moving]} go on")
         if status is InstanceStatus.CLOSED:
             demand(not owing, f"{name}: closed with open obligations")
-            demand(all(row.state is S.SUCCESS for row in rows), f"{name}: closed without success")
+            well = [row for row in rows if row.state not in (S.SUCCESS, S.RESOLVED) and not is_replaced(row, rows)]
+            demand(not well, f"{name}: closed without success of {[row.step_id for row in well]}")
             demand(all(row.compensates is None for row in rows), f"{name}: closed and undone")
             document = self.plane.documents[instance.definition]
             for item in instance.steps:
@@ -127,6 +134,7 @@ class SagaJudge:
                 demand(well or waived, f"{name}: closed with {step.id} {item['phase']}")
         for row in rows:
             kept = row.state in PERSONS and not (status in UNDONE and row.state is S.FAILED)
+            kept = kept and not is_replaced(row, rows)
             if kept or row.state in OUT - {S.DISPATCHING, S.RUNNING}:
                 mine = [item for item in owing if item.command_id == row.command_id]
                 self._hold(P3.OWNER, bool(mine), f"{name}: {row.step_id} is {row.state} without owner and deadline")
@@ -214,8 +222,9 @@ class SagaJudge:
         if row.compensates is not None:
             demand(instance.direction == Direction.BACKWARD, f"{name} was sent in direction {instance.direction}")
             return
-        demand(before.direction == Direction.FORWARD, f"{name} was sent after the case turned {before.direction}")
-        demand(before.cancel is None, f"{name} was sent after the cancel")
+        forward = Direction.FORWARD in (before.direction, instance.direction)  # handed back, and sent at once
+        demand(forward, f"{name} was sent after the case turned {before.direction}")
+        demand(before.cancel is None or instance.cancel is None, f"{name} was sent after the cancel")
         demand(before.paused is None or instance.paused is None, f"{name} was sent while paused")
         demand(instance.locked, f"{name} was sent without the locks")
         begun = [other.step_id for other in own(rows) if other.dispatch_sequence]
@@ -378,6 +387,9 @@ class SagaJudge:
             known = state.get("attached") or command_id in instance.operations
             demand(known, f"{name}: {state['id']} has no operation")
             count = len(self.plane.world.live(command_id))
+            operation = self.plane.operation(command_id)
+            if operation is not None and operation.state is S.RESOLVED:
+                continue  # a person said what became of it
             demand(count == 1, f"{name}: {state['id']} happened {count} times")
             if not state.get("attached"):
                 demand(self.plane.world.stands(command_id), f"{name}: {state['id']} does not stand")

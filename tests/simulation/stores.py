@@ -30,7 +30,10 @@ from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.visit import PaceRow
 from trueup_reconciler.store import Changed, Changes
 from trueup_repair_planner import tables as planner_tables
+from trueup_repair_planner.core.incident import IncidentRow
 from trueup_repair_planner.core.lifecycle import ExceptionRow
+from trueup_repair_planner.core.repair import RepairRow
+from trueup_repair_planner.core.repair import Status as RepairStatus
 
 MAIL: Final = frozenset({"inbox", "outbox", "quarantine", "delivery_failure", "stream_mark"})
 CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
@@ -40,6 +43,11 @@ CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "held": lambda row: row.held,
     "removed_by IS NULL": lambda row: row.removed_by is None,
     "status = 'pending'": lambda row: row.status == "pending",
+    "status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')": lambda row: (
+        row.status in ("EXECUTING", "PLANNED", "VERIFYING", "WAITING_APPROVAL")
+    ),
+    "state = 'ACCEPTED' AND holds_command IS NOT NULL": lambda row: row.state == "ACCEPTED",
+    "state = 'ACCEPTED' AND holds_exception IS NOT NULL": lambda row: row.state == "ACCEPTED",
 }
 """Predicates of partial unique indexes, by their SQL text."""
 
@@ -147,16 +155,99 @@ class PlannerMemory(MemoryTransaction):
             lock=True,
         )
 
-    async def save_exceptions(self, new: Sequence[ExceptionRow], moved: Sequence[ExceptionRow]) -> None:
+    async def repairs(self, repair_ids: Sequence[str]) -> list[RepairRow]:
+        """By id."""
+        return await self.get("repair", "repair_id", repair_ids)
+
+    async def related_repairs(
+        self, subjects: Sequence[str], exception_ids: Sequence[str], operator_command_ids: Sequence[str] = ()
+    ) -> list[RepairRow]:
+        """By subject, exception or operator command."""
+        return await self.select(
+            "repair",
+            lambda row: (
+                row.subject_key in subjects
+                or row.exception_id in exception_ids
+                or row.operator_command_id in operator_command_ids
+            ),
+            order=lambda row: (row.created_at, row.repair_id),
+        )
+
+    async def due_repairs(self, now: datetime, statuses: Sequence[RepairStatus], limit: int) -> list[RepairRow]:
+        """Due and locked."""
+        return await self.select(
+            "repair",
+            lambda row: row.due_at is not None and row.due_at <= now and row.status in statuses,
+            order=lambda row: (row.due_at, row.repair_id),
+            limit=limit,
+            lock=True,
+        )
+
+    async def unverified_repairs(self, now: datetime, limit: int) -> list[RepairRow]:
+        """Late and locked."""
+        return await self.select(
+            "repair",
+            lambda row: row.status is RepairStatus.VERIFYING and row.verify_until <= now,
+            order=lambda row: (row.verify_until, row.repair_id),
+            limit=limit,
+            lock=True,
+        )
+
+    async def held_repairs(self, incident_id: str, limit: int) -> list[RepairRow]:
+        """Held by an incident, and locked."""
+        return await self.select(
+            "repair",
+            lambda row: row.held and row.incident_id == incident_id,
+            order=lambda row: (row.created_at, row.repair_id),
+            limit=limit,
+            lock=True,
+        )
+
+    async def incidents_of(self, causes: Sequence[tuple[str, str]]) -> list[IncidentRow]:
+        """The newest of each cause."""
+        rows = await self.select("incident", lambda row: (row.tenant, row.cause_key) in causes)
+        newest: dict[tuple[str, str], IncidentRow] = {}
+        for row in sorted(rows, key=lambda row: row.number):
+            newest[row.tenant, row.cause_key] = row
+        return list(newest.values())
+
+    async def due_incidents(self, now: datetime, limit: int) -> list[IncidentRow]:
+        """Due and locked."""
+        return await self.select(
+            "incident",
+            lambda row: row.due_at is not None and row.due_at <= now,
+            order=lambda row: (row.due_at, row.incident_id),
+            limit=limit,
+            lock=True,
+        )
+
+    async def incident_counts(self, incident_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """(open exceptions, repairs held, repairs in flight) of each."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for name in incident_ids:
+            of = await self.select("exception", lambda row, name=name: row.incident_id == name and row.status == "open")
+            mine = await self.select("repair", lambda row, name=name: row.incident_id == name)
+            flying = [row for row in mine if row.in_flight and not row.held and row.due_at is not None]
+            found[name] = (len(of), sum(row.held for row in mine), len(flying))
+        return found
+
+    async def save(
+        self,
+        exceptions: tuple[Sequence[ExceptionRow], Sequence[ExceptionRow]],
+        repairs: tuple[Sequence[RepairRow], Sequence[RepairRow]] = ((), ()),
+        incidents: tuple[Sequence[IncidentRow], Sequence[IncidentRow]] = ((), ()),
+    ) -> None:
         """Compare-and-set."""
-        if new:
-            inserted = await self.insert_new("exception", new)
-            if len(inserted) != len(new):
-                raise VersionConflict("exception: another replica inserted first")
-        await self.update("exception", moved)
+        for table, (new, moved) in (("exception", exceptions), ("repair", repairs), ("incident", incidents)):
+            await self.update(table, moved)
+            if new and len(await self.insert_new(table, new)) != len(new):
+                raise VersionConflict(f"{table}: another replica inserted first")
 
 
-PLANNER_TABLES: Final = (planner_tables.METADATA, {"exception": "version"})
+PLANNER_TABLES: Final = (
+    planner_tables.METADATA,
+    {"exception": "version", "repair": "version", "incident": "version"},
+)
 
 
 class OrchestratorMemory(MemoryTransaction):
@@ -200,16 +291,23 @@ class OrchestratorMemory(MemoryTransaction):
         rows = await self.select(
             "operation", lambda row: (holds(row) and key(row) in keys) or identity(row) in identities
         )
-        return [Holder(row.command_id, key(row), identity(row)) for row in rows]
+        return [Holder(row.command_id, key(row), identity(row), row.state) for row in rows]
 
-    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
-        """Advisory lock and load of each pair."""
-        found = {}
+    async def pass_on(self, command_ids: Sequence[str]) -> None:
+        """Identities are given up, under new versions of operation and case."""
+        rows = [row for row in await self.operations(command_ids) if row.identity is not None]
+        cases = await self.instances([row.workflow_id for row in rows])
+        await self.update("operation", [row.evolve(identity=None, state_version=row.state_version + 1) for row in rows])
+        await self.update("instance", [case.evolve(state_version=case.state_version + 1) for case in cases])
+
+    async def loads(self, pairs: Sequence[Pair], *, lock: bool) -> dict[Pair, Load]:
+        """Load of each pair, with its advisory lock where asked."""
+        found, number = {}, self.database.next_mail()
         for pair in sorted(pairs):
-            locked = await self.try_advisory_lock(pair)
+            locked = lock and await self.try_advisory_lock(pair)
             rows = [row for row in self._visible(self._table("operation")).values() if _pair(row) == pair]
             in_flight = sum(row.lease_expires_at is not None for row in rows)
-            found[pair] = Load(locked, in_flight, sum(map(_ready, rows)))
+            found[pair] = Load(locked, in_flight, sum(map(_ready, rows)), number)
         return found
 
     async def ready(self, quotas: Mapping[Pair, int]) -> list[JournalRow]:

@@ -64,7 +64,7 @@ MACHINES: dict[str, Machine] = {
     "element": Machine(element.Stage, element.Turn, _element, element.IllegalTurn),
     "recovery": Machine(recovery.Situation, recovery.Pivot, recovery.action, LookupError),
 }
-ILLEGAL = {"operation": 443, "ledger": 0, "settlement": 0, "exception": 42, "element": 109, "recovery": 2}
+ILLEGAL = {"operation": 443, "ledger": 0, "settlement": 0, "exception": 40, "element": 169, "recovery": 2}
 """How many pairs each table refuses. A pair that becomes legal, or stops being so, has to be meant."""
 
 

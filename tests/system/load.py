@@ -26,7 +26,7 @@ class Load:
 
     async def client(self, number: int) -> None:
         """One client. It repeats what is answered with 503 and Retry-After, and nothing else."""
-        async with httpx.AsyncClient(base_url=self.plane.url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=self.plane.url, timeout=60) as http:
             sent = 0
             while not self.over.is_set():
                 sent += 1

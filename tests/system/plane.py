@@ -30,10 +30,11 @@ from trueup_devkit.virtual_clock import PlaneTimeline, plane_timeline
 T = TypeVar("T")
 REPOSITORY = "acme/articles"
 TERMINAL = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED")
-SETTLE_SECONDS = 60.0
-RESTART_SECONDS = 60.0
+SETTLE_SECONDS = 120.0
+RESTART_SECONDS = 120.0
 RETRY_SECONDS = 0.25
 POLL_SECONDS = 0.05
+POLL_SECONDS_MAX = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Answer:
 
 
 def http(
-    method: str, url: str, body: Any = None, *, headers: dict[str, str] | None = None, timeout_seconds: float = 30
+    method: str, url: str, body: Any = None, *, headers: dict[str, str] | None = None, timeout_seconds: float = 60
 ) -> Answer:
     """One request on loopback; refusals are answers, not exceptions. A gateway that died, or that says
     503 and Retry-After, is asked again, as any client would: it knows what became of the first request by the key."""
@@ -81,14 +82,15 @@ def _state_of(pid: int) -> str:
 
 
 def eventually(look: Callable[[], T | None], what: str, seconds: float = SETTLE_SECONDS) -> T:
-    """The first answer that is not None; fails with `what` after a bound."""
-    end = time.monotonic() + seconds
+    """The first answer that is not None; fails with `what` after a bound. The longer it takes, the rarer the look."""
+    end, pause = time.monotonic() + seconds, POLL_SECONDS
     while True:
         found = look()
         if found is not None:
             return found
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * 1.2, POLL_SECONDS_MAX)
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Plane:
         async def order() -> None:
             client = await connect_admin(self.nats_url)
             try:
-                await client.request(CRASH_SUBJECT, json.dumps({"instance": instance, "at": at}).encode(), timeout=5)
+                await client.request(CRASH_SUBJECT, json.dumps({"instance": instance, "at": at}).encode(), timeout=30)
             finally:
                 await client.close()
 
@@ -356,7 +358,7 @@ class Plane:
         return self.until(workflow_id, lambda case: case["status"] in wanted, f"{workflow_id} {wanted}", seconds)
 
     def approval(self, workflow_id: str, *, token: str | None = None) -> dict[str, Any]:
-        """The pending approval of a case, as its approver sees it."""
+        """The pending approval of a case, as its approver sees it, once the case shows as well that it waits."""
         bearer = token or self.editor()
 
         def look() -> dict[str, Any] | None:
@@ -364,7 +366,9 @@ class Plane:
             assert answer.status == 200, answer
             return next(iter(answer.body["items"]), None)
 
-        return eventually(look, f"an approval of {workflow_id}")
+        found = eventually(look, f"an approval of {workflow_id}")
+        self.until(workflow_id, lambda case: case["status"] != "RUNNING" or case["wait"] is not None, "it waits")
+        return found
 
     def editor(self, tenant: str = "acme", sub: str = "operator:ed") -> str:
         """A token of a person who may approve content."""
@@ -427,14 +431,14 @@ class Plane:
             whole = len(items) >= case["cost"]["transitions"] or case["status"] not in TERMINAL
             return items if whole else None
 
-        items = eventually(read, "the whole history", 15)
+        items = eventually(read, "the whole history")
         events = [HistoryEvent.model_validate({"tenant": "acme", "workflow_id": workflow_id, **item}) for item in items]
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         assert not events or events[0].prev_hash == GENESIS
         assert verify(events) is None
         return events
 
-    def stream(self, workflow_id: str, timeout_seconds: float = 30) -> list[tuple[str, Any]]:
+    def stream(self, workflow_id: str, timeout_seconds: float = 60) -> list[tuple[str, Any]]:
         """The server-sent events of a case until its end."""
         token = self.token("operator:olga", roles=("operator",))
         request = urllib.request.Request(

@@ -29,8 +29,8 @@ def test_commits_of_one_command(counted: tuple[Signatures, Budget]) -> None:
     """At concurrency 1, where nothing is batched, one command costs six commits of its own in all five services.
 
     Counted to the whole, because the idle plane's own commits, which are subtracted, come in portions of a few; one
-    commit more per command is fifty more here. Marking outboxes is bounded by time and not by commands: so slow a machine
-    that each command has a tick to itself makes more marks per command, but never more than its ticks.
+    commit more per command is fifty more here. Marking outboxes is bounded by time and not by commands: so slow a
+    machine that each command has a tick to itself makes more marks per command, but never more than its ticks.
     """
     _, budget = counted
     assert round(budget.per_command(budget.commits - budget.marks)) == OWN_COMMITS, str(budget)

@@ -21,7 +21,7 @@ def leave(plane: Plane, capability: str, key: str, *, whole: bool) -> None:
         f"POST /v1/commands HTTP/1.1\r\nHost: {address.hostname}\r\nAuthorization: Bearer {capability}\r\n"
         f'Idempotency-Key: "{key}"\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n'
     ).encode()
-    with socket.create_connection((str(address.hostname), int(address.port or 80)), timeout=10) as connection:
+    with socket.create_connection((str(address.hostname), int(address.port or 80)), timeout=60) as connection:
         connection.sendall(head + (body if whole else body[: len(body) // 2]))
 
 

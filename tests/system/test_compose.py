@@ -22,6 +22,7 @@ import yaml
 
 from tests.contract.witness import Witness
 from tests.deployed import BUS_CONFIGURATION, adapters, services_with_sandbox
+from tests.patience import PATIENCE_SECONDS
 from tests.system.plane import Plane, eventually
 from trueup_common.contracts.topology import (
     EVENTS,
@@ -39,7 +40,7 @@ from trueup_devkit.deployment import Hosts, write_secrets
 from trueup_devkit.postgres import PostgresCluster
 from trueup_devkit.sandbox.systems.cloudflare import ZONES
 
-READY_SECONDS = 45.0
+READY_SECONDS = 120.0
 
 
 @dataclass
@@ -102,7 +103,12 @@ class Deployment:
         self.wait_for("sandbox")
         command = self.arguments(self.services["bootstrap"]["command"], "bootstrap")
         done = subprocess.run(
-            command, env=self.environment("bootstrap"), capture_output=True, text=True, check=False, timeout=60
+            command,
+            env=self.environment("bootstrap"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=READY_SECONDS,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         self.keep_secrets_apart()
@@ -157,7 +163,7 @@ class Deployment:
         is_ready, self.told = ready.ask(words[-1] if "://" in words[-1] else ready.own_address(environment))
         if not is_ready:
             return False
-        return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=10).returncode == 0
+        return subprocess.run(words, env=environment, capture_output=True, check=False, timeout=30).returncode == 0
 
     def bus_url(self, user: str) -> str:
         return (self.folder / "secrets" / f"{user.replace('-', '_')}_nats_url").read_text()
@@ -167,7 +173,8 @@ class Deployment:
         lasting = [child for child in self.children.values() if child.name not in ("nats", "sandbox")]
         for child in lasting:
             child.ask_to_stop()
-        codes = {child.name: child.process.wait(30) for child in lasting}  # asked once: a second signal would end it
+        # Asked once: a second signal would end it.
+        codes = {child.name: child.process.wait(READY_SECONDS) for child in lasting}
         for child in reversed(list(self.children.values())):
             child.stop()
         self.postgres.stop()
@@ -194,9 +201,9 @@ def test_a_command_runs_through_an_adapter_of_its_own(deployment: Deployment) ->
     """
     plane = Plane(deployment.folder, url=deployment.gateway_url)
     plane.sandbox_url = deployment.sandbox_url
-    answer = plane.draft("composed", prefer="wait=20")
+    answer = plane.draft("composed", prefer="wait=30")
     assert answer.status == 200 and answer.body["state"] == "SUCCESS", answer
-    plane.closed(answer.body["workflow_id"], 20)
+    plane.closed(answer.body["workflow_id"])
     assert len(plane.effects("wordpress.post")) == 1
     claimed = plane.journal(answer.body["command_id"])
     assert claimed["receipt"]["slug"] == "composed"
@@ -232,7 +239,7 @@ def test_every_system_is_served_by_its_own_adapter(deployment: Deployment) -> No
     assert {kind.partition(".")[0] for kind in ONE_OF_EACH} | {"wordpress"} == set(adapters())
     for kind, payload in ONE_OF_EACH.items():
         capability = plane.capability(kind, "article/composed")
-        answer = plane.submit(capability, f"one:{kind}", kind, "article/composed", payload, prefer="wait=20")
+        answer = plane.submit(capability, f"one:{kind}", kind, "article/composed", payload, prefer="wait=30")
         assert answer.status == 200 and answer.body["state"] == "SUCCESS", (kind, answer)
 
 
@@ -246,20 +253,20 @@ def test_a_second_replica_is_a_process_of_its_own(deployment: Deployment) -> Non
     twin = spawn("orchestrator-2", command, deployment.folder / "orchestrator-2.log")
     try:
         address = ready.own_address(environment)
-        eventually(lambda: True if ready.ask(address)[0] else None, "the second orchestrator is ready", 30)
+        eventually(lambda: True if ready.ask(address)[0] else None, "the second orchestrator is ready")
         plane = Plane(deployment.folder, url=deployment.gateway_url)
-        answers = [plane.draft(f"twin-{number}", prefer="wait=20") for number in range(4)]
+        answers = [plane.draft(f"twin-{number}", prefer="wait=30") for number in range(4)]
         assert [answer.body["state"] for answer in answers] == ["SUCCESS"] * 4
     finally:
-        assert twin.stop(30) == 0
+        assert twin.stop(60) == 0
 
 
-async def _denied(bus: Bus, subject: str) -> bool:
+async def _denied(bus: Bus, subject: str, seconds: float = PATIENCE_SECONDS) -> bool:
     seen = len(bus.alarms)
     await bus.client.publish(subject, b"{}")
     await bus.client.flush()
     try:
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(seconds):
             while len(bus.alarms) == seen:
                 await asyncio.sleep(0.01)
     except TimeoutError:
@@ -285,7 +292,7 @@ async def test_the_permissions_of_the_file_bite(deployment: Deployment) -> None:
             "$JS.API.STREAM.CREATE.EVIL",
         ):
             assert await _denied(bus, subject), subject
-        assert not await _denied(bus, "trueup.beat.adapter.wordpress")
+        assert not await _denied(bus, "trueup.beat.adapter.wordpress", 1)
         seen = len(bus.alarms)
 
         async def overheard(_: object) -> None:
@@ -294,7 +301,7 @@ async def test_the_permissions_of_the_file_bite(deployment: Deployment) -> None:
         for prefix in (inbox_prefix("gateway"), inbox_prefix("adapters"), inbox_prefix("adapters-elsewhere")):
             await bus.client.subscribe(f"{prefix}.>", cb=overheard)
             await bus.client.flush()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while len(bus.alarms) == seen:
                     await asyncio.sleep(0.01)
             seen = len(bus.alarms)

@@ -59,6 +59,7 @@ CASES = [case for lane in LANES.values() for case in lane]
 SERVICE_POINTS = [
     ("gateway", "gateway-start.before_commit"),
     ("gateway", "gateway-start.committed"),
+    ("gateway", "gateway-start.published"),
     ("gateway", "gateway-approvals.before_commit"),
     ("gateway", "gateway-approvals.committed"),
     ("gateway", "gateway-approvals.acked"),
@@ -108,7 +109,7 @@ class Dying:
                 self.begin(system, point)
         for process, case in lane.items():
             self.deaths[case] = eventually(partial(self._died, process, before[process]), f"{case} was met")
-        eventually(lambda: self.plane.ready() or None, "everything is ready again", 30)
+        eventually(lambda: self.plane.ready() or None, "everything is ready again")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_death_while_a_person_is_asked_leaves_one_effect(dying: Dying, service: 
     assert (types.count("ApprovalAsked"), types.count("ApprovalDecided")) == (1, 1)
     keys = [item["object"] for item in plane.effects("bench.effect")]
     assert [keys.count(case["steps"][index]["command_id"]) for index in (0, 2)] == [1, 1]
-    eventually(lambda: plane.ready() or None, "everything is ready again", 30)
+    eventually(lambda: plane.ready() or None, "everything is ready again")
 
 
 def objects(plane: Plane, system: str, name: str, effect: dict[str, Any]) -> list[str]:

@@ -44,10 +44,10 @@ def test_death_at_any_point_leaves_one_effect_and_a_closed_case(plane: Plane, se
     slug = point.replace(".", "-").replace("_", "-")
     answer = plane.draft(slug)
     assert answer.status in (200, 202)
-    case = plane.closed(answer.body["workflow_id"], seconds=90)
+    case = plane.closed(answer.body["workflow_id"])
     assert case["steps"][0]["state"] == "SUCCESS"
     eventually(lambda: plane.process(service).restarts > restarts or None, f"{service} died and came back")
     assert [post["slug"] for post in plane.posts_of(answer.body["command_id"])] == [slug]
     created = plane.effects("wordpress.post", "create")
     assert len({item["object"] for item in created}) == len(created)
-    eventually(lambda: plane.ready() or None, "everything is ready again", 30)
+    eventually(lambda: plane.ready() or None, "everything is ready again")

@@ -16,7 +16,7 @@ def do(plane: Plane, command_type: str, payload: dict[str, Any]) -> dict[str, An
     capability = plane.capability(command_type, REPOSITORY)
     answer = plane.submit(capability, f"{command_type}:{payload['branch']}", command_type, REPOSITORY, payload)
     assert answer.status in (200, 202), answer
-    plane.closed(answer.body["workflow_id"], seconds=90)
+    plane.closed(answer.body["workflow_id"])
     return plane.journal(answer.body["command_id"])
 
 

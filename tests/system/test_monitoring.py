@@ -15,7 +15,7 @@ def do(plane: Plane, command_type: str, resource: str, payload: dict[str, Any]) 
     capability = plane.capability(command_type, resource)
     answer = plane.submit(capability, f"{command_type}:{resource}", command_type, resource, payload)
     assert answer.status in (200, 202), answer
-    plane.closed(answer.body["workflow_id"], seconds=90)
+    plane.closed(answer.body["workflow_id"])
     return plane.journal(answer.body["command_id"])
 
 

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer, Database, PostgresServer, run_apart
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.messages import CHANNELS
@@ -34,7 +35,6 @@ from trueup_devkit.secret_files import installed_systems
 
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 OWN_PRIVILEGES = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
-ANSWER_SECONDS = 10.0
 STRANGER = "stranger_of_separation"
 
 TABLES = """
@@ -248,7 +248,7 @@ async def unheard(bus: Bus, subjects: Iterable[str]) -> None:
 
 async def _alarmed(bus: Bus, seen: int, subject: str) -> None:
     await bus.client.flush()
-    async with asyncio.timeout(ANSWER_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(bus.alarms) == seen:
             await asyncio.sleep(0)
     assert "ermissions" in bus.alarms[-1] and subject.lower() in bus.alarms[-1].lower(), (subject, bus.alarms[-1])
@@ -350,13 +350,13 @@ async def test_an_ack_of_anothers_delivery_is_not_heard(plane_bus: BusServer, ad
     try:
         await BusPublisher(gateway).publish([Outgoing(message)])
         await source.start()
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             delivery = (await source.fetch(1))[0]
         await refused(thief, [delivery.raw.reply])
         state = await admin.jetstream().consumer_info(consumer.stream, consumer.durable)
         assert state.num_ack_pending == 1
         await delivery.ack()
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await admin.jetstream().consumer_info(consumer.stream, consumer.durable)).num_ack_pending:
                 await asyncio.sleep(0)
     finally:

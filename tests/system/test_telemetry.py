@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -10,8 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
+import yaml
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,6 +27,7 @@ from trueup_common.runtime.bus import connect_admin
 from trueup_common.runtime.clock import real_now
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 MARKER = "marker-7c1f0e5d"
 
 
@@ -30,15 +36,26 @@ class Collector:
     """Takes OTLP over HTTP and keeps every span with the service that made it."""
 
     spans: list[tuple[str, Span]] = field(default_factory=list)
+    metrics: dict[tuple[str, str], Metric] = field(default_factory=dict)
+    """The newest of each (service, name)."""
     raw: list[bytes] = field(default_factory=list)
     url: str = ""
 
-    def take(self, body: bytes) -> None:
+    def take(self, path: str, body: bytes) -> None:
         self.raw.append(body)
+        if path == "/v1/metrics":
+            self._take_metrics(ExportMetricsServiceRequest.FromString(body))
+            return
         request = ExportTraceServiceRequest.FromString(body)
         for resource in request.resource_spans:
             names = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
             self.spans += [(names["service.name"], span) for scope in resource.scope_spans for span in scope.spans]
+
+    def _take_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        for resource in request.resource_metrics:
+            names = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+            for scope in resource.scope_metrics:
+                self.metrics.update(((names["service.name"], metric.name), metric) for metric in scope.metrics)
 
     def trace(self, trace_id: str) -> list[tuple[str, Span]]:
         return [(service, span) for service, span in self.spans if span.trace_id.hex() == trace_id]
@@ -59,7 +76,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.headers.get("content-encoding") is None
-            collector.take(self.rfile.read(int(self.headers["content-length"])))
+            collector.take(self.path, self.rfile.read(int(self.headers["content-length"])))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -121,7 +138,7 @@ def test_one_trace_runs_through_http_bus_database_and_adapter(watched: Watched) 
         found = collector.trace(trace_id)
         return found if wanted <= {(service.removeprefix("trueup-"), span.name) for service, span in found} else None
 
-    found = eventually(arrived, f"all of {wanted}", 30)
+    found = eventually(arrived, f"all of {wanted}")
     servers = [span for _, span in found if span.kind == Span.SPAN_KIND_SERVER]
     assert [
         attributes_of(span).get("http.method") or attributes_of(span)["http.request.method"] for span in servers
@@ -153,7 +170,7 @@ def test_an_attempt_without_an_answer_is_an_error_in_its_trace(watched: Watched)
         found = {span.name: span for _, span in collector.trace(trace_id)}
         return found if {"wordpress.create_draft find", "reconciler-events Found"} <= set(found) else None
 
-    found = eventually(arrived, "spans of the settlement", 30)
+    found = eventually(arrived, "spans of the settlement")
     call = found["wordpress.create_draft perform"]
     assert call.status.code == Status.STATUS_CODE_ERROR
     assert attributes_of(call)["trueup.outcome"] == "UNKNOWN"
@@ -177,7 +194,7 @@ def test_a_request_that_is_not_sampled_is_recorded_nowhere(watched: Watched) -> 
         services = {service for service, span in collector.trace(loud_id) if "ElementChanged" in span.name}
         return True if services else None
 
-    eventually(later, "spans of the command after it", 30)
+    eventually(later, "spans of the command after it")
     assert collector.trace(GIVEN.split("-")[1]) == []
 
 
@@ -209,7 +226,7 @@ def test_messages_on_the_bus_carry_the_trace_in_standard_headers(watched: Watche
 
 def metrics_of(plane: Plane, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     port = plane.process(name).health["port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         text = response.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -250,7 +267,6 @@ def test_metrics_of_every_service_show_the_work_and_name_no_tenant(watched: Watc
         eventually(
             lambda s=service, n=name, x=labels, c=count: True if grown(s, n, **x) == c else None,  # type: ignore[misc]
             f"{service} {name} {labels} grows by {count}",
-            20,
         )
     assert grown("reconciler", "trueup_loop_messages_total", loop="reconciler-events") >= 1
     assert grown("reconciler", "trueup_element_phases_total", system="wordpress", phase="HEALTHY") >= 2
@@ -325,3 +341,129 @@ async def send_poison(plane: Plane) -> None:
             await client.jetstream().publish(message.subject, message.data, headers=headers_of(message))
     finally:
         await client.close()
+
+
+def test_key_figures_and_service_levels_of_a_plane_at_work(watched: Watched) -> None:
+    """What closes is counted within a timer's interval, read by the API and scraped; labels name no tenant.
+
+    Requirements: V2, V3
+    """
+    plane = watched.plane
+    reader = plane.token("operator:eye", roles=("viewer",))
+
+    def items(path: str) -> list[dict[str, Any]]:
+        answer = http("GET", f"{plane.url}{path}", headers={"authorization": f"Bearer {reader}"})
+        found: list[dict[str, Any]] = answer.body["items"]
+        return found
+
+    def converged() -> float:
+        found = [item for item in items("/v1/kpis") if item["name"] == "convergence_rate"]
+        return float(found[0]["numerator"])
+
+    before = converged()
+    plane.closed(plane.draft("counted").body["workflow_id"])
+    eventually(lambda: True if converged() > before else None, "the case among the converged")
+    levels = {item["name"]: item for item in items("/v1/slo")}
+    assert levels["operations_terminal_in_time"]["good"] >= 1
+    assert len(levels) == 6 and all(item["burn_rates"] for item in levels.values())
+
+    def scraped() -> dict[tuple[str, tuple[tuple[str, str], ...]], float] | None:
+        found = metrics_of(plane, "gateway")
+        ratio = found.get(("trueup_kpi_numerator", (("kpi", "convergence_rate"), ("window", "1h"))), 0)
+        return found if ratio > before else None
+
+    found = eventually(scraped, "the same number at /metrics")
+    burning = {labels for name, labels in found if name == "trueup_slo_burn_rate"}
+    assert len(burning) == 6 * 5
+    assert ("trueup_exceptions_oldest_seconds", (("kind", "dead_letter"),)) in found
+
+
+def test_metrics_arrive_over_opentelemetry_as_they_are_scraped(watched: Watched) -> None:
+    """Every service exports; counters, gauges and histograms keep their kinds, labels and values.
+
+    Requirements: V2
+    """
+    plane, collector = watched.plane, watched.collector
+    services = {f"trueup-{service}" for service in SERVICES}
+    eventually(
+        lambda: True if services <= {service for service, _ in collector.metrics} else None, "metrics of every service"
+    )
+    messages = collector.metrics["trueup-orchestrator", "trueup_loop_messages"]
+    assert messages.sum.is_monotonic
+    loops = {pair.value.string_value for point in messages.sum.data_points for pair in point.attributes}
+    assert {"orchestrator-commands", "orchestrator-events"} <= loops
+    assert collector.metrics["trueup-gateway", "trueup_bus_connected"].gauge.data_points[0].as_double == 1
+    requests = collector.metrics["trueup-gateway", "trueup_http_seconds"].histogram.data_points
+    for point in requests:
+        assert sum(point.bucket_counts) == point.count and len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    scraped = {name for name, _ in metrics_of(plane, "gateway")}
+    exported = {name for service, name in collector.metrics if service == "trueup-gateway"}
+    plain = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in scraped}
+    assert exported <= plain and {"trueup_slo_burn_rate", "trueup_kpi"} <= exported
+
+
+def test_alerts_and_dashboard_name_only_what_a_plane_exports(watched: Watched) -> None:
+    """Every metric in an expression is one of those that the services of a running plane show, with its labels.
+
+    Requirements: V2
+    """
+    plane = watched.plane
+    shown: dict[str, set[str]] = {}
+    for service in SERVICES:
+        port = plane.process(service).health["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+            text = response.read().decode()
+        for family in text_string_to_metric_families(text):
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+            for suffix in suffixes:
+                name = family.name + suffix
+                labels = {label for sample in family.samples if sample.name == name for label in sample.labels}
+                shown.setdefault(name, set()).update(labels)
+    expressions = [
+        rule["expr"]
+        for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    dashboard = json.loads((DEPLOY / "grafana" / "trueup.json").read_text())
+    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked = {name for expression in expressions for name in re.findall(r"trueup_[a-z_]+", expression)}
+    assert len(asked) >= 20 and asked <= shown.keys(), asked - shown.keys()
+    for expression in expressions:
+        for name, selector in re.findall(r"(trueup_[a-z_]+)\{([^}]*)\}", expression):
+            wanted = set(re.findall(r"([a-z_]+)=", selector))
+            assert not shown[name] or wanted <= shown[name], expression
+
+
+def test_a_broken_invariant_of_a_real_plane_becomes_an_exception_and_ends(watched: Watched) -> None:
+    """An operation that is over and still has a timer, as a fault would leave it: found, told, and told to be over.
+
+    Requirements: V5
+    """
+    plane = watched.plane
+    answer = plane.draft("broken")
+    plane.closed(answer.body["workflow_id"])
+    name = answer.body["command_id"]
+
+    def change(statement: str) -> None:
+        async def run() -> None:
+            connection = await asyncpg.connect(plane.database_url)
+            try:
+                await connection.execute(statement, name)
+            finally:
+                await connection.close()
+
+        asyncio.run(run())
+
+    reader = plane.token("operator:eye", roles=("viewer",))
+
+    def exception(status: str) -> dict[str, Any] | None:
+        url = f"{plane.url}/v1/exceptions?cause=invariant_live_after_end&status={status}"
+        items = http("GET", url, headers={"authorization": f"Bearer {reader}"}).body["items"]
+        return next((item for item in items if item["command_id"] == name), None)
+
+    change("UPDATE orchestrator.operation SET wake_at = trueup.now() + interval '1 day' WHERE command_id = $1")
+    found = eventually(lambda: exception("open"), "the breach as an exception")
+    assert found["owner"] == "operators" and found["kind"] == "needs_review"
+    change("UPDATE orchestrator.operation SET wake_at = NULL, state_version = state_version + 1 WHERE command_id = $1")
+    ended = eventually(lambda: exception("closed"), "its end")
+    assert ended["exception_id"] == found["exception_id"] and ended["resolution_type"] == "invariant_holds"

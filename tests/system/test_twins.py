@@ -10,7 +10,7 @@ from tests.system.load import Load
 from tests.system.plane import Plane, eventually
 
 CLIENTS = 4
-USES = 2000
+USES = 100_000
 SERVICES_RESTARTED = ("gateway", "orchestrator", "adapters")
 
 
@@ -74,10 +74,10 @@ def test_work_goes_on_while_one_of_each_dies(twin_plane: Plane) -> None:
         states = {twin_plane.journal(command)["state"] for command in commands}
         return True if states == {"SUCCESS"} else None
 
-    eventually(done, "all 30 commands succeeded", 90)
+    eventually(done, "all 30 commands succeeded")
     keys = [item["object"] for item in twin_plane.effects("bench.effect")]
     assert len(keys) == len(set(keys))
-    eventually(lambda: twin_plane.ready() or None, "everything is ready again", 30)
+    eventually(lambda: twin_plane.ready() or None, "everything is ready again")
 
 
 async def test_nobody_loses_a_request_while_everything_is_restarted(twin_plane: Plane) -> None:

@@ -46,7 +46,7 @@ class World:
     def comes_to(self, expected: dict[tuple[str, str], int]) -> None:
         """Exactly this happened; Prometheus takes up a check only when it asks for its targets again."""
         with contextlib.suppress(AssertionError):
-            eventually(lambda: self.did() == expected or None, "all of it", 10)
+            eventually(lambda: self.did() == expected or None, "all of it")
         assert self.did() == expected
 
 
@@ -90,7 +90,7 @@ def test_an_article_is_published_once_through_faults(plane: Plane, world: World)
     assert approval["summary"]["title"] == plane.article("main")["title"]
     plane.arm("adapters", "adapters-wordpress-outcomes.before_commit")
     assert plane.answer(approval).status == 200
-    case = plane.status(workflow_id, "CLOSED", seconds=90)
+    case = plane.status(workflow_id, "CLOSED")
     assert all(plane.process(name).restarts > count for name, count in restarts.items())
     assert [step["id"] for step in case["steps"]] == STEPS
     assert {states(case)[step] for step in STEPS} == {"SUCCESS", "DONE"}

@@ -7,7 +7,7 @@ import pytest
 from tests.system.documents import ASK, PUBLISH
 from tests.system.plane import Plane
 
-SOON_SECONDS = 15.0
+SOON_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -96,18 +96,20 @@ def test_person_and_timer_at_the_same_moment_have_one_winner_and_the_person_hear
     approvals = [late.approval(workflow_id) for workflow_id in cases]
     expiries = [datetime.fromisoformat(approval["expires_at"]) for approval in approvals]
     start = min(expiries) - LEAD
+    in_time = late.answer(approvals[0])
+    late.status(cases[0], "CLOSED")  # an effect that is under way does not outlive an hour's leap
     late.advance_to(start)
     moved, token = time.monotonic(), late.editor()
 
     def answer(number: int) -> Answer:
-        """One person, some milliseconds before or after the expiry of this approval; the first and last are clear."""
-        offset_ms = {0: -2700, RACES - 1: 400}.get(number, (number - RACES // 2) * 2)
+        """One person, some milliseconds before or after the expiry of this approval; the last one is clearly late."""
+        offset_ms = {RACES - 1: 400}.get(number, (number - RACES // 2) * 2)
         at = moved + (expiries[number] - start).total_seconds() + offset_ms / 1000
         time.sleep(max(0.0, at - time.monotonic()))
         return late.answer(approvals[number], token=token)
 
     with ThreadPoolExecutor(RACES) as pool:
-        answers = list(pool.map(answer, range(RACES)))
+        answers = [in_time, *pool.map(answer, range(1, RACES))]
     assert {item.status for item in answers} == {200, 409}
     for workflow_id, told in zip(cases, answers, strict=True):
         case = late.status(workflow_id, "CLOSED", "CANCELLED")

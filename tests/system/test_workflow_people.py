@@ -179,7 +179,7 @@ def test_a_paused_case_starts_nothing_until_it_is_resumed(plane: Plane) -> None:
     assert case["status"] == "PAUSED"
     assert bench_effects(plane, case).get("after", 0) == 0
     refused = plane.control("PAUSE", workflow_id, "pause-again")
-    assert (refused.status, refused.body["allowed_actions"]) == (409, ["CANCEL", "RESUME"])
+    assert (refused.status, refused.body["allowed_actions"]) == (409, ["RESUME", "CANCEL", "TAKE_OVER"])
     assert plane.control("RESUME", workflow_id).status == 202
     assert bench_effects(plane, plane.status(workflow_id, "CLOSED")) == {"before": 1, "after": 1}
     plane.cancel(other)
@@ -204,8 +204,9 @@ def test_cancel_before_the_pivot_leaves_a_clean_world_and_twice_is_once(plane: P
     assert reason(plane.answer(approval)) == (409, "superseded")
     assert plane.cancel(workflow_id, "other-key").status == 409
     token = plane.token("operator:olga", roles=("operator",))
-    act = plane.get(f"/v1/operator-commands/{asked.body['operator_command_id']}", token)
-    assert act.body["state"] == "done"
+    place = f"/v1/operator-commands/{asked.body['operator_command_id']}"
+    act = eventually(lambda: (found := plane.get(place, token).body)["state"] == "DONE" and found, "the cancel ended")
+    assert act["result"] == {"status": "CANCELLED"}
 
 
 def test_cancel_while_publishing_is_in_flight_and_lands(plane: Plane) -> None:
@@ -213,7 +214,7 @@ def test_cancel_while_publishing_is_in_flight_and_lands(plane: Plane) -> None:
 
     Requirements: L12, S3
     """
-    plane.fault("delay", method="POST", path=r"/posts/\d+$", seconds=4, when="after")
+    plane.fault("delay", method="POST", path=r"/posts/\d+$", seconds=8, when="after")
     workflow_id = plane.begun("publish", {"id": "landed"}, "publish:landed")
     assert plane.answer(plane.approval(workflow_id)).status == 200
     eventually(lambda: plane.posts("landed", "publish") or None, "the post is public, its answer hangs")

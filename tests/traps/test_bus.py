@@ -15,6 +15,7 @@ import pytest
 from nats.js.api import StreamConfig
 from nats.js.client import JetStreamContext
 
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 from tests.traps.workbench import (
     EVENTS_CONSUMER,
@@ -46,7 +47,6 @@ from trueup_devkit.children import Lease, StartError
 from trueup_devkit.secret_files import installed_systems
 
 BROKER_BYTES_MAX = 1024 * 1024
-WAIT_SECONDS = 10.0
 
 
 async def changed(server: BusServer, stream: str, **changes: object) -> None:
@@ -72,7 +72,7 @@ async def with_admin(server: BusServer, work: Callable[[JetStreamContext], Await
 async def fetched(source: ConsumerSource, count: int) -> list[BusDelivery]:
     """Deliveries as they come, at least so many."""
     found: list[BusDelivery] = []
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(found) < count:
             found += await source.fetch(100)
     return found
@@ -101,7 +101,7 @@ async def test_a_client_that_closed_for_good_is_noticed(clean_bus: BusServer) ->
     victim = await Bus.connect(clean_bus.url("gateway"), service="gateway", name="victim")
     big = event("big", data=b"x" * (BROKER_BYTES_MAX - 50))
     await victim.client.publish(big.subject, big.data, headers=headers_of(big))
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await victim.closed.wait()
     assert not victim.connected and victim.client.is_closed
 
@@ -134,7 +134,7 @@ async def test_a_consumer_that_vanished_is_asked_for_at_a_bounded_rate_and_taken
             await js.delete_stream(EVENTS_CONSUMER.stream)
 
     await with_admin(clean_bus, vanish)
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not source.missing:
             await asyncio.sleep(0.01)
         begun = len(asked)
@@ -156,7 +156,7 @@ async def test_a_late_ack_settles_what_another_holds_and_costs_nothing(
 
     Requirements: M1, M2
     """
-    brief = replace(EVENTS_CONSUMER, ack_wait_seconds=1)
+    brief = replace(EVENTS_CONSUMER, ack_wait_seconds=3)
     await with_admin(clean_bus, lambda js: bootstrap.ensure_consumer(js, brief))
     slow, quick = ConsumerSource(orchestrator, brief), ConsumerSource(orchestrator, brief)
     await slow.start()
@@ -164,7 +164,7 @@ async def test_a_late_ack_settles_what_another_holds_and_costs_nothing(
     expired = await fetched(slow, 1)
     await quick.start()
     again: list[BusDelivery] = []
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not again:  # whichever of the two has asked gets the redelivery
             done = [await one.fetch(1) for one in (quick, slow) if not one._queue.empty()]
             again = [delivery for batch in done for delivery in batch]
@@ -226,7 +226,7 @@ async def test_the_same_message_outside_of_the_duplicate_window_has_one_effect(
     """
     await changed(clean_bus, "EVENTS", duplicate_window=0.1)
     publisher, count = BusPublisher(gateway), 0
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while count < 2:  # until the window has passed, the broker keeps one
             await publisher.publish([Outgoing(event("m1"))])
             count = (await gateway.js.stream_info("EVENTS")).state.messages
@@ -249,7 +249,6 @@ async def test_answers_that_are_lost_with_the_connection_are_not_waited_for(
 
     Requirements: M2
     """
-    monkeypatch.setattr(bus, "CONFIRM_TIMEOUT_SECONDS", 0.3)
     server = BusServer(tmp_path)
     server.start()
     try:
@@ -262,14 +261,16 @@ async def test_answers_that_are_lost_with_the_connection_are_not_waited_for(
         # It takes a moment to stop.
         await asyncio.to_thread(os.waitid, os.P_PID, server.server.child.pid, os.WSTOPPED | os.WNOWAIT)
         try:
-            async with asyncio.timeout(5):
-                await publisher.publish([Outgoing(event("during"))])
+            with monkeypatch.context() as hasty:
+                hasty.setattr(bus, "CONFIRM_TIMEOUT_SECONDS", 0.3)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await publisher.publish([Outgoing(event("during"))])
         finally:
             os.kill(server.server.child.pid, signal.SIGCONT)
         assert publisher.take_confirmed() == ["before"] and publisher.failed_count == 1
         await asyncio.sleep(0)
         assert not publisher._waiting, "a future that nobody will ever answer is kept"
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while publisher.take_confirmed() != ["during"]:
                 await publisher.publish([Outgoing(event("during"))])
         assert (await connected.js.stream_info("EVENTS")).state.messages == 2
@@ -303,7 +304,7 @@ async def test_what_is_handed_back_does_not_starve_others(
     loop = make_loop(database, handler, source)
     await source.start()
     running = asyncio.create_task(loop.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while handler.heard != ["healthy"] or loop.statistics.quarantined_count < len(poison):
             await asyncio.sleep(0.01)
     kept = await values(database, "SELECT message_id FROM quarantine ORDER BY 1")

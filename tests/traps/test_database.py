@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import Database as PlaneDatabase
 from tests.traps.workbench import ListDelivery, NotingHandler, NotingTransaction, event, make_loop, values
 from trueup_common.contracts.envelope import Message
@@ -67,7 +68,7 @@ async def test_a_real_deadlock_costs_one_repetition(database: Database) -> None:
 
     loops = make_loop(database, locking("a", "b")), make_loop(database, locking("b", "a"))
     batches = [[ListDelivery(event(name))] for name in ("m1", "m2")]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*(loop.process(batch) for loop, batch in zip(loops, batches, strict=True)))
     assert sorted(met) == ["m1", "m2"]
     assert [batch[0].fate for batch in batches] == ["ack", "ack"]

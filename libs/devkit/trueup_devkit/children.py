@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ NOBODY = 65534
 _POLL_SECONDS = 0.01
 _LOG_BYTES_MAX = 16 * 2**20
 _PORTS = range(20_000, 32_000)
+_HELD_MAX = 200
+_held: deque[int] = deque()
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
 
 
@@ -169,15 +172,38 @@ class Lease:
 
 
 def free_port(width: int = 1, host: str = "127.0.0.1") -> int:
-    """Find a port that nothing listens on right now, with `width - 1` free ones above it.
+    """Find a port that nothing listens on, with `width - 1` free ones above it, and keep others from choosing it.
 
     Taken from below the range of outgoing connections, so that no client can sit on it when the server returns.
     """
     for _ in range(1000):
         port = _PORTS.start + int.from_bytes(os.urandom(4), "big") % (len(_PORTS) - width)
-        if all(port_is_free(port + offset, host) for offset in range(width)):
+        held = [_hold(port + offset, host) for offset in range(width)]
+        kept = [sock for sock in held if sock is not None]
+        if len(kept) == width:
+            _held.extend(sock.detach() for sock in kept)  # until this process ends
+            while len(_held) > _HELD_MAX:
+                os.close(_held.popleft())
             return port
+        for sock in kept:
+            sock.close()
     raise StartError(f"no {width} free ports in a row on {host}")
+
+
+def _hold(port: int, host: str) -> socket.socket | None:
+    """A socket that never listens: who chooses a port meets it, and the server that the port is for does not.
+
+    Two planes that start at the same time would otherwise choose the same port before either listens on it. The kernel
+    lets a second socket bind where both allow it and neither listens; only choosing does without that allowance.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        return None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return sock
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:

@@ -460,17 +460,8 @@ def advance(
 
 @app.command(epilog=_example("trueup console"))
 def console(state_dir: StateDir = DEFAULT_FOLDER) -> None:
-    """Print the address of the operator console (not in this version)."""
-    from trueup_devkit.gateway_client import GatewayClient, GatewayError
-
-    state = StateFolder(state_dir.resolve()).running_state()
-    try:
-        GatewayClient(state.gateway_url).get("/console")
-    except GatewayError as error:
-        if not str(error).startswith("404"):
-            raise
-        _fail(f"this version has no console yet; the HTTP documentation is at {state.gateway_url}/docs")
-    print(state.console_url)
+    """Print the address of the operator console."""
+    print(StateFolder(state_dir.resolve()).running_state().console_url)
 
 
 def _client(gateway: str | None, state_dir: Path) -> GatewayClient:

@@ -62,7 +62,7 @@ class NatsServer:
     def admin_url(self) -> str:
         return self.url(ADMIN_USER)
 
-    def start(self, log: Path | None = None, timeout_seconds: float = 30.0) -> Child:
+    def start(self, log: Path | None = None, timeout_seconds: float = 60.0) -> Child:
         """Start the server and return when JetStream is usable."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder = self.folder.resolve()

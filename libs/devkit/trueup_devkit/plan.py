@@ -30,7 +30,8 @@ SECRET_READERS: dict[str, tuple[str, ...]] = {
     "TOKEN": (),
     "GRANT_KEYS": (GATEWAY, "adapters"),
     "SIGNING_KEY": (GATEWAY,),
-    "DEV_ISSUER_KEY": (GATEWAY, "repair-planner"),
+    "DEV_ISSUER_KEY": (GATEWAY,),
+    "PLANNER_CLIENT_SECRET": ("repair-planner",),
 }
 
 

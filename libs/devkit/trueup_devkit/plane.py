@@ -17,7 +17,7 @@ from trueup_devkit.secret_files import installed_systems, make_secrets
 from trueup_devkit.state_folder import PlaneNotRunningError, PlaneState, StateFolder, lock_holder_is
 from trueup_devkit.told import ToldError
 
-READY_TIMEOUT_SECONDS = 180.0
+READY_TIMEOUT_SECONDS = 420.0
 STOP_TIMEOUT_SECONDS = 90.0
 _POLL_SECONDS = 0.05
 

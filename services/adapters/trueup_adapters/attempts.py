@@ -9,10 +9,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from trueup_adapters.core.job import LookJob, ProbeJob, SendJob
-from trueup_common.contracts.adapter import Call, LeaseLost, Outcome, SlotLost, Target, not_sent, rejected, unknown
+from trueup_adapters.core.survey import is_survey
+from trueup_common.contracts.adapter import (
+    Call,
+    EndsWith,
+    LeaseLost,
+    Outcome,
+    SlotLost,
+    Target,
+    not_sent,
+    rejected,
+    unknown,
+)
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.shape import Instant
 from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
+from trueup_common.contracts.survey import NOT_SURVEYABLE, Surveyable
 from trueup_common.runtime.tracing import current_traceparent
 
 log = logging.getLogger("trueup.attempts")
@@ -113,6 +125,8 @@ async def find(job: LookJob, target: Target, timeout_seconds: float) -> Finding:
 async def probe(job: ProbeJob, target: Target, now: Callable[[], Instant]) -> Sequence[Observation]:
     """Read the elements of one resource; exactly one observation for each, in order."""
     try:
+        if is_survey(job.task):
+            return [await _survey(job, target, now)]
         found = await target.probe(job.task.elements)
     except Exception:  # the boundary: a read that failed says nothing
         log.exception("probe failed", extra={"visit_id": job.task.visit_id, "traceparent": job.traceparent})
@@ -121,6 +135,25 @@ async def probe(job: ProbeJob, target: Target, now: Callable[[], Instant]) -> Se
     if [observation.element for observation in found] != wanted:
         return unread(job, "adapter_failed", now())
     return found
+
+
+async def _survey(job: ProbeJob, target: Target, now: Callable[[], Instant]) -> Observation:
+    """List marks: one page."""
+    element = job.task.elements[0]
+    if not isinstance(target, Surveyable):
+        return unread(job, NOT_SURVEYABLE, now())[0]
+    try:
+        page = await target.survey(element.params.get("cursor"), dict(element.params))
+    except EndsWith as ends:
+        return unread(job, ends.reason, now())[0]
+    return Observation(
+        element=element.element,
+        verdict=ProbeVerdict.CONFIRMED,
+        value=page.model_dump(mode="json"),
+        observed_at=now(),
+        source=f"adapter.{job.task.system}",
+        proof_of_access=True,
+    )
 
 
 def undecided(reason: str) -> Finding:

@@ -24,6 +24,7 @@ from trueup_adapters.core.fold import (
 )
 from trueup_adapters.core.job import Finished, FinishedMessage, Job, Looked, LookJob, Probed, ProbeJob, SendJob, Sent
 from trueup_adapters.core.receipt import finding_of_receipt, receipt_of_outcome, shifted, storable_observation
+from trueup_adapters.core.survey import compared, is_survey, operations_of
 from trueup_adapters.store import AdaptersTransaction, Changes
 from trueup_common.contracts.adapter import LeaseLost, Outcome, not_sent
 from trueup_common.contracts.declaration import CommandDeclaration
@@ -412,9 +413,6 @@ class TaskHandler:
 class OutcomeHandler:
     """The second loop: what jobs came to goes into the ledger, and the receipt into the outbox, in one commit."""
 
-    def __init__(self) -> None:
-        self._moved: set[str] = set()
-
     @property
     def inbox(self) -> bool:
         """Versions keep duplicates out."""
@@ -426,6 +424,7 @@ class OutcomeHandler:
         finished = [_finished(message) for message in messages]
         await self._load(tx, batch, finished)
         shift = moment.business - moment.real
+        managed = await self._managed(tx, finished)
         for item in finished:
             match item:
                 case Sent():
@@ -433,15 +432,10 @@ class OutcomeHandler:
                 case Looked():
                     self._looked(batch, item, shift)
                 case Probed():
-                    self._probed(batch, item, shift)
+                    self._probed(batch, item, shift, managed)
         changes = batch.changes()
         if changes.new or changes.moved or changes.attempts:
-            try:
-                await tx.save(changes)
-            except VersionConflict:
-                self._moved.update(batch.rows)
-                raise
-        self._moved.difference_update(batch.rows)
+            await tx.save(changes)
         return batch.outgoing
 
     async def settled(self, messages: Sequence[Message]) -> None:
@@ -450,7 +444,7 @@ class OutcomeHandler:
     async def _load(self, tx: AdaptersTransaction, batch: _Batch, finished: Sequence[Finished]) -> None:
         """Rows of attempts as they were committed: folding an attempt always moves its row, so the save checks them.
 
-        Whatever a look says is judged by the row as it stands now, and so is what somebody else moved.
+        Whatever a look says is judged by the row as it stands now, and so is everything that is folded once more.
         """
         known: dict[str, EffectRow] = {}
         again: set[str] = set()
@@ -458,12 +452,20 @@ class OutcomeHandler:
             if isinstance(item, Probed):
                 continue
             row = item.job.row
-            if isinstance(item, Looked) or row.command_id in known or row.command_id in self._moved:
+            if isinstance(item, Looked) or row.command_id in known or batch.moment.repeated:
                 again.add(row.command_id)
             known[row.command_id] = row
         batch.load(row for command_id, row in known.items() if command_id not in again)
         if again:
             batch.load(await tx.effects(sorted(again)))
+
+    async def _managed(self, tx: AdaptersTransaction, finished: Sequence[Finished]) -> frozenset[str]:
+        """Of the operations that surveys found marks of, those that stand in the ledger."""
+        marked: set[str] = set()
+        for item in finished:
+            if isinstance(item, Probed) and is_survey(item.job.task):
+                marked.update(*(operations_of(observation) for observation in item.observations))
+        return frozenset(row.command_id for row in await tx.effects(sorted(marked))) if marked else frozenset()
 
     def _sent(self, batch: _Batch, sent: Sent, shift: timedelta) -> None:
         job = sent.job
@@ -497,15 +499,17 @@ class OutcomeHandler:
         if folded.attempt is not None:
             batch.attempts.setdefault((folded.attempt.attempt_id, folded.attempt.status), folded.attempt)
 
-    def _probed(self, batch: _Batch, probed: Probed, shift: timedelta) -> None:
-        task = probed.job.task
+    def _probed(self, batch: _Batch, probed: Probed, shift: timedelta, managed: frozenset[str]) -> None:
+        task, observations = probed.job.task, probed.observations
+        if is_survey(task):
+            observations = [compared(observation, managed) for observation in observations]
         observed = Observed(
             visit_id=task.visit_id,
             tenant=task.tenant,
             system=task.system,
             resource=task.resource,
             command_id=task.command_id,
-            observations=tuple(shifted(storable_observation(item), shift) for item in probed.observations),
+            observations=tuple(shifted(storable_observation(item), shift) for item in observations),
             observed_at=batch.moment.business,
         )
         place = (task.system, "observed", task.tenant)

@@ -47,7 +47,10 @@ class AdaptersTransaction(Transaction, Protocol):
         ...
 
     async def save(self, changes: Changes) -> None:
-        """Insert and update by compare-and-set. Raises VersionConflict where another replica was first."""
+        """Insert and update by compare-and-set, at the latest with the commit.
+
+        Where another replica was first, the transaction ends with VersionConflict.
+        """
         ...
 
 
@@ -71,7 +74,7 @@ class SqlAdaptersTransaction(SqlTransaction):
 
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """Ledger rows of these operations."""
-        return await _EFFECTS.get(self.connection, "command_id", command_ids)
+        return await _EFFECTS.get(self.reading, "command_id", command_ids)
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
         """Open rows that are due, locked for this transaction."""
@@ -81,7 +84,7 @@ class SqlAdaptersTransaction(SqlTransaction):
     async def left_behind(self, process: str, worker: str, limit: int) -> list[EffectRow]:
         """Open rows of earlier incarnations, without a lock: looking harms nobody."""
         tail = "WHERE status = 'SENT' AND starts_with(worker, $1) AND worker <> $2 ORDER BY look_at LIMIT $3"
-        return await _EFFECTS.select(self.connection, tail, f"{process}#", worker, limit)
+        return await _EFFECTS.select(self.reading, tail, f"{process}#", worker, limit)
 
     async def save(self, changes: Changes) -> None:
         """Save in a fixed order of tables, so that two batches cannot deadlock."""
@@ -90,7 +93,6 @@ class SqlAdaptersTransaction(SqlTransaction):
             _EFFECTS.updating(changes.moved),
             _ATTEMPTS.inserting(changes.attempts, absent_only=True),
         )
-        await self.flush()  # whoever saves here reloads what was moved, so it must hear of it at once
         for system, outcome in changes.outcomes:
             self.count(ATTEMPTS, system, outcome)
 

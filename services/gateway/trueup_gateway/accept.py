@@ -1,46 +1,27 @@
-"""Accepting commands: requests that wait at the same moment share one transaction.
+"""Accepting commands: a batch is decided on the rows that one transaction holds, and stored with the first grants."""
 
-A request is answered after the commit of its batch and before its publication; what is not published then, the relay
-sends from the outbox. The queue is bounded: past its limit a request is refused with 429, never kept waiting.
-"""
-
-import asyncio
-import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
-from trueup_common.runtime import tracing
 from trueup_common.runtime.grants import GrantKeys
-from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
+from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store
+from trueup_gateway.batching import Batching
 from trueup_gateway.core.acceptance import Accepted, Known, Replayed, Standing, Submission, Verdict, decide
 from trueup_gateway.core.artifact import ArtifactUseRow
 from trueup_gateway.core.case import DEFINITION, NewCase, first_claims, mandate_row, new_case
 from trueup_gateway.core.grants import question_of
-from trueup_gateway.core.refusal import Refused
+from trueup_gateway.core.records import LineageRow
 from trueup_gateway.rules import RuleBook, Rules
-from trueup_gateway.store import GatewayTransaction, lock_timed_out
-
-log = logging.getLogger("trueup.gateway.accept")
-
-BATCH_MAX: Final = 100
-FLUSHERS: Final = 1
-TRIES_MAX: Final = 5
-PAUSE_SECONDS: Final = 0.02
+from trueup_gateway.store import GatewayTransaction
 
 
-@dataclass(slots=True)
-class _Waiting:
-    submission: Submission
-    verdict: "asyncio.Future[Verdict]"
-
-
-class Acceptor:
+class Acceptor(Batching[Submission, Accepted | Replayed]):
     """Decides and stores submissions in shared transactions."""
+
+    name = "gateway-accept"
 
     def __init__(
         self,
@@ -53,107 +34,10 @@ class Acceptor:
         schedule: Schedule,
         queue_max: int,
     ) -> None:
+        super().__init__(publisher=publisher, crash=crash, schedule=schedule, queue_max=queue_max)
         self._store = store
-        self._publisher = publisher
         self._rules = rules
         self._keys = keys
-        self._crash = crash
-        self._schedule = schedule
-        self._queue_max = queue_max
-        self._waiting: list[_Waiting] = []
-        self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self.batches_count = 0
-        self.accepted_count = 0
-
-    def start(self) -> None:
-        """Begin to take submissions."""
-        self._tasks = [asyncio.create_task(self._flush(), name=f"accept {number}") for number in range(FLUSHERS)]
-
-    async def close(self) -> None:
-        """Stop; what still waits was never accepted and is answered as unavailable."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for item in self._waiting:
-            if not item.verdict.done():
-                item.verdict.set_result(_unavailable())
-        self._waiting.clear()
-
-    @property
-    def alive(self) -> bool:
-        """True while submissions are taken."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
-
-    async def submit(self, submission: Submission) -> Accepted | Replayed:
-        """The verdict on one submission, after its commit. Raises Refused."""
-        verdict = await self.enqueue(submission)
-        if isinstance(verdict, Refused):
-            raise verdict
-        return verdict
-
-    def enqueue(self, submission: Submission) -> "asyncio.Future[Verdict]":
-        """Put a submission into the next batch. Raises Refused where too many wait already."""
-        if len(self._waiting) >= self._queue_max:
-            raise Refused("rate-limited", "Too many requests wait to be accepted.", retry_after_seconds=1)
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(submission, future))
-        self._wake.set()
-        return future
-
-    async def _flush(self) -> None:
-        while True:
-            while not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
-            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            outgoing = await self._accept(batch)
-            if outgoing:
-                await self._publisher.publish(outgoing)
-                self._crash.reach("gateway-accept.published")
-
-    async def _accept(self, batch: Sequence[_Waiting]) -> list[Outgoing]:
-        """Accept a batch, whole where possible; one by one where a lock was held too long or something broke."""
-        try:
-            verdicts, outgoing = await self._commit([item.submission for item in batch])
-        except StoreBusy as busy:
-            if lock_timed_out(busy):
-                return await self._apart(batch, _in_flight())
-            log.warning("not accepted: store busy", extra={"reason": str(busy), "requests": len(batch)})
-            _answer(batch, [_unavailable()] * len(batch))
-            return []
-        except Exception as error:
-            if len(batch) == 1:
-                log.exception("not accepted")
-                batch[0].verdict.set_exception(error)
-                return []
-            return await self._apart(batch, None)
-        self._crash.reach("gateway-accept.committed")
-        _answer(batch, verdicts)
-        return outgoing
-
-    async def _apart(self, batch: Sequence[_Waiting], alone: Refused | None) -> list[Outgoing]:
-        if len(batch) == 1 and alone is not None:
-            _answer(batch, [alone])
-            return []
-        outgoing: list[Outgoing] = []
-        for item in batch:
-            outgoing += await self._accept([item])
-        return outgoing
-
-    async def _commit(self, submissions: Sequence[Submission]) -> tuple[list[Verdict], list[Outgoing]]:
-        """One transaction, repeated for passing reasons. Raises StoreBusy when they do not pass."""
-        for number in range(1, TRIES_MAX + 1):
-            begun = tracing.instant()
-            try:
-                kept = await self._once(submissions)
-                tracing.record_commits([item.traceparent for item in submissions] if begun else (), begun)
-                return kept
-            except StoreBusy as busy:
-                if number == TRIES_MAX or lock_timed_out(busy):
-                    raise
-                await self._schedule.pause(PAUSE_SECONDS * number)
-        raise AssertionError("unreachable")
 
     async def _once(self, submissions: Sequence[Submission]) -> tuple[list[Verdict], list[Outgoing]]:
         outgoing: list[Outgoing] = []
@@ -163,10 +47,12 @@ class Acceptor:
                 [item.tenant for item in submissions],
                 [item.key for item in submissions],
                 [item.identity for item in submissions],
+                lock=False,  # what was read is checked again where it is written
             )
             rules = await self._rules.at(tx, rows.epoch)
             now = rows.moment.business
             held = await _held(tx, submissions)
+            superseded = await _superseded(tx, submissions)
 
             def frozen(item: Submission) -> str | None:
                 return rules.freeze_of(_fields(item), now)
@@ -184,6 +70,7 @@ class Acceptor:
                     frozen=frozen,
                     permitted=permitted,
                     held=held,
+                    superseded=superseded,
                 ),
             )
             accepted = [verdict for verdict in verdicts if isinstance(verdict, Accepted)]
@@ -193,6 +80,7 @@ class Acceptor:
                     _outgoing(case, verdict.submission, rows.moment)
                     for case, verdict in zip(cases, accepted, strict=True)
                 ]
+                await _replace(tx, accepted, now)
                 await tx.save_cases(cases)
                 await _save_uses(tx, accepted, now)
                 await tx.post(outgoing)
@@ -219,6 +107,26 @@ async def _held(tx: GatewayTransaction, submissions: Sequence[Submission]) -> fr
         return frozenset()
     rows = await tx.hold_artifacts([tenant for tenant, _ in refs], [artifact_id for _, artifact_id in refs])
     return frozenset((row.tenant, row.artifact_id) for row in rows)
+
+
+async def _superseded(tx: GatewayTransaction, submissions: Sequence[Submission]) -> dict[tuple[str, str], str]:
+    """States of the commands that requests of a batch want to take the place of."""
+    wanted = {(item.tenant, item.supersedes) for item in submissions if item.supersedes is not None}
+    return await tx.states_of(sorted(wanted)) if wanted else {}
+
+
+async def _replace(tx: GatewayTransaction, accepted: Sequence[Accepted], now: datetime) -> None:
+    """Keep which command took the place of which; a business identity that the older one holds passes on."""
+    lines = [
+        (
+            LineageRow(command_id=item.command_id, tenant=item.tenant, supersedes=item.supersedes, created_at=now),
+            item.identity,
+        )
+        for item in (verdict.submission for verdict in accepted)
+        if item.supersedes is not None
+    ]
+    if lines:
+        await tx.save_lineage(lines)
 
 
 async def _save_uses(tx: GatewayTransaction, accepted: Sequence[Accepted], now: datetime) -> None:
@@ -268,19 +176,3 @@ def _outgoing(case: NewCase, submission: Submission, moment: Moment) -> Outgoing
             reply_to=submission.reply_to,
         )
     )
-
-
-def _answer(batch: Sequence[_Waiting], verdicts: Sequence[Verdict]) -> None:
-    for item, verdict in zip(batch, verdicts, strict=True):
-        if not item.verdict.done():
-            item.verdict.set_result(verdict)
-
-
-def _in_flight() -> Refused:
-    return Refused(
-        "idempotency-in-flight", "Another request holds this key or capability right now.", retry_after_seconds=1
-    )
-
-
-def _unavailable() -> Refused:
-    return Refused("unavailable", "The gateway's store does not answer right now.", retry_after_seconds=1)

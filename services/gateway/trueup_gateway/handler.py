@@ -13,6 +13,9 @@ from trueup_common.contracts.events import (
     ExceptionChanged,
     GrantRefused,
     GrantRequest,
+    IncidentChanged,
+    OperatorCommandEnded,
+    RepairChanged,
     SignalDisposed,
 )
 from trueup_common.contracts.grant import GrantClaims
@@ -25,10 +28,11 @@ from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
 from trueup_gateway.core import projection
 from trueup_gateway.core.grants import Facts, Refusal, counts, mint
+from trueup_gateway.core.marks import late_writes
 from trueup_gateway.core.person_records import ApprovalRow
-from trueup_gateway.core.records import DecisionRow, EffectCountRow, MandateRow
+from trueup_gateway.core.records import EffectCountRow
 from trueup_gateway.rules import RuleBook, Rules
-from trueup_gateway.store import GatewayTransaction
+from trueup_gateway.store import GatewayTransaction, GrantRows
 
 SOURCE: Final = "gateway"
 _ENDS: Final = frozenset(status.value for status in INSTANCE_TERMINAL)
@@ -46,15 +50,12 @@ def _read(message: Message) -> GrantRequest:
     return request
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The rows behind a batch of requests; `effects` grows with what the batch grants."""
+@dataclass(frozen=True, slots=True)
+class _Grounds:
+    """What a batch of requests rests on; `rows.effects` grows with what the batch grants."""
 
     rules: Rules
-    mandates: dict[str, MandateRow]
-    decisions: dict[str, DecisionRow]
-    revoked: set[str]
-    effects: dict[str, set[str]]
+    rows: GrantRows
     approvals: dict[str, ApprovalRow]
 
 
@@ -71,35 +72,30 @@ class GrantHandler:
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Decide on every proposed task of the batch by the rows of this transaction."""
         requests = [(message, _read(message)) for message in messages]
-        rows = await self._rows(tx, [request for _, request in requests])
+        grounds = await self._grounds(tx, [request for _, request in requests])
         outgoing, counted = [], []
         for message, request in requests:
-            facts = self._facts(request, rows, moment)
-            found = mint(request, facts, now=moment.business, real=moment.real, ask=rows.rules.ask)
+            facts = self._facts(request, grounds, moment)
+            found = mint(request, facts, now=moment.business, real=moment.real, ask=grounds.rules.ask)
             if not isinstance(found, Refusal) and counts(request, facts):
-                rows.effects[found.mandate].add(found.op)
+                grounds.rows.effects[found.mandate].add(found.op)
                 counted.append(EffectCountRow(mandate_id=found.mandate, command_id=found.op, first_at=moment.business))
             outgoing.append(self._answer(message, request, found, moment))
         await tx.save_effects(counted)
         return outgoing
 
-    async def _rows(self, tx: GatewayTransaction, requests: Sequence[GrantRequest]) -> "_Rows":
+    async def _grounds(self, tx: GatewayTransaction, requests: Sequence[GrantRequest]) -> _Grounds:
         """What the requests of a batch rest on."""
-        rules = await self._rules.at(tx, await tx.epoch())
-        mandates = await tx.mandates([request.mandate.mandate_id for request in requests])
-        workflows = [name for name, mandate in mandates.items() if mandate.command_id is None]
+        rows = await tx.grant_rows([request.mandate.mandate_id for request in requests])
         named = [request.approval_id for request in requests if request.approval_id is not None]
-        return _Rows(
-            rules=rules,
-            mandates=mandates,
-            decisions=await tx.decisions([mandate.decision_id for mandate in mandates.values()]),
-            revoked=await tx.revoked_capabilities([mandate.capability_id for mandate in mandates.values()]),
-            effects=await tx.effects(workflows) if workflows else {},
+        return _Grounds(
+            rules=await self._rules.at(tx, rows.epoch),
+            rows=rows,
             approvals=await tx.approvals(named) if named else {},
         )
 
-    def _facts(self, request: GrantRequest, rows: "_Rows", moment: Moment) -> Facts:
-        operation = request.task.operation
+    def _facts(self, request: GrantRequest, grounds: _Grounds, moment: Moment) -> Facts:
+        operation, rows, rules = request.task.operation, grounds.rows, grounds.rules
         mandate = rows.mandates.get(request.mandate.mandate_id)
         fields = {
             "tenant": operation.tenant,
@@ -114,13 +110,13 @@ class GrantHandler:
             decision=rows.decisions.get(mandate.decision_id) if mandate else None,
             capability_revoked=mandate is not None and mandate.capability_id in rows.revoked,
             declaration=self._catalog.declaration(operation.declaration_sha256),
-            freeze=rows.rules.freeze_of(fields, moment.business, compensation=request.compensation),
+            freeze=rules.freeze_of(fields, moment.business, compensation=request.compensation),
             has_key=operation.target.system in self._keys.systems,
-            policy_sha256=rows.rules.policy_sha256,
-            epoch=rows.rules.epoch,
+            policy_sha256=rules.policy_sha256,
+            epoch=rules.epoch,
             undoes=self._catalog.declaration(undone) if undone else None,
             effects=frozenset(rows.effects.get(request.mandate.mandate_id, ())),
-            approval=rows.approvals.get(request.approval_id or ""),
+            approval=grounds.approvals.get(request.approval_id or ""),
         )
 
     def _answer(
@@ -176,12 +172,16 @@ def _outgoing(cause: Message, moment: Moment, *, message_id: str, kind: str, sub
     )
 
 
-View = projection.CaseTold | ElementChanged | ExceptionChanged | SignalDisposed
+Told = ElementChanged | ExceptionChanged | IncidentChanged | OperatorCommandEnded | RepairChanged | SignalDisposed
+View = projection.CaseTold | Told
 
-_VIEWS: Final[dict[str, type[ElementChanged | ExceptionChanged | SignalDisposed]]] = {
+_VIEWS: Final[dict[str, type[Told]]] = {
     "ElementChanged": ElementChanged,
     "ExceptionChanged": ExceptionChanged,
     "SignalDisposed": SignalDisposed,
+    "OperatorCommandEnded": OperatorCommandEnded,
+    "RepairChanged": RepairChanged,
+    "IncidentChanged": IncidentChanged,
 }
 
 
@@ -229,6 +229,9 @@ class ViewHandler:
         elements: list[ElementChanged] = []
         exceptions: list[ExceptionChanged] = []
         signals: list[SignalDisposed] = []
+        ended: list[OperatorCommandEnded] = []
+        repairs: list[RepairChanged] = []
+        incidents: list[IncidentChanged] = []
         for message in messages:
             body = _view(message)
             if isinstance(body, projection.CaseTold):
@@ -237,6 +240,12 @@ class ViewHandler:
                 elements.append(body)
             elif isinstance(body, SignalDisposed):
                 signals.append(body)
+            elif isinstance(body, OperatorCommandEnded):
+                ended.append(body)
+            elif isinstance(body, RepairChanged):
+                repairs.append(body)
+            elif isinstance(body, IncidentChanged):
+                incidents.append(body)
             elif body is not None:
                 exceptions.append(body)
         await tx.save_views(
@@ -245,9 +254,13 @@ class ViewHandler:
             history=projection.history_views(cases),
             elements=projection.element_views(elements),
             exceptions=projection.exception_views(exceptions),
+            repairs=projection.repair_views(repairs),
+            incidents=projection.incident_views(incidents),
+            sightings=late_writes(cases),
         )
         await tx.free_identities(projection.freed(cases))
         await tx.dispose_signals(signals)
+        await tx.end_operator_commands(ended)
         self._ended.update(case.instance["workflow_id"] for case in cases if case.instance["status"] in _ENDS)
         return ()
 

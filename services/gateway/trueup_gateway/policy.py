@@ -22,6 +22,7 @@ _NO_INTENT: Final[dict[str, Any]] = {
     "risk_score": 0,
     "risk_level": "low",
     "approved": False,
+    "repair": False,
 }
 """What policy sees of an act of a person, which is no intent: no effect and no risk."""
 
@@ -113,6 +114,7 @@ def _intent(question: Question) -> dict[str, Any]:
         "risk_score": question.risk_score,
         "risk_level": question.risk_level.value,
         "approved": question.approved,
+        "repair": question.repair,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from trueup_common.contracts.governance import covers
+from trueup_common.contracts.governance import held_by
 from trueup_gateway.core.policy import Act, Answer, Question
 from trueup_gateway.core.records import FreezeRow, PolicyRow
 from trueup_gateway.policy import PolicySet
@@ -44,12 +44,10 @@ class Rules:
 
     def freeze_of(self, fields: Mapping[str, Any], now: datetime, *, compensation: bool = False) -> str | None:
         """The id of a freeze that holds back an effect with these fields at this (business) time."""
-        for freeze in self.freezes:
-            if freeze.expires_at is not None and freeze.expires_at <= now:
-                continue
-            if covers(freeze.scope, fields, compensation=compensation):
-                return freeze.freeze_id
-        return None
+        if not self.freezes:
+            return None
+        held = [(row.kind, row.freeze_id, row.scope, row.expires_at) for row in self.freezes]
+        return held_by(held, fields, now, compensation=compensation)
 
 
 class RuleBook:

@@ -1,46 +1,28 @@
-"""Starting workflows: one request, one transaction; the message goes out after the commit, or the relay sends it."""
+"""Starting workflows: a batch of requests is decided on the rows that one transaction holds, and stored at once."""
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
 from trueup_common.documents.expressions import ExpressionFailed, expressions_of
 from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.catalog import Catalog
-from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, StoreBusy
+from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store
+from trueup_gateway.batching import Batching
 from trueup_gateway.core.acceptance import Standing
 from trueup_gateway.core.definition import Definition, chosen, guarded, undone_by
 from trueup_gateway.core.grants import question_of
 from trueup_gateway.core.policy import APPROVED, judge_workflow
 from trueup_gateway.core.records import DecisionRow
 from trueup_gateway.core.refusal import Refused, invalid
-from trueup_gateway.core.workflow_start import (
-    Existing,
-    Governance,
-    NewWorkflow,
-    Plan,
-    StartRequest,
-    check_authority,
-    check_start,
-    check_uses,
-    is_object_id,
-    is_replay,
-    new_workflow,
-)
+from trueup_gateway.core.starts import KnownStarts, StartVerdict, decide_starts
+from trueup_gateway.core.workflow_start import Existing, Governance, NewWorkflow, Plan, StartRequest, is_object_id
 from trueup_gateway.definitions import Definitions
 from trueup_gateway.rules import RuleBook, Rules
-from trueup_gateway.store import GatewayTransaction, KeyTaken, lock_timed_out
-
-log = logging.getLogger("trueup.gateway.start")
-
-TRIES_MAX: Final = 5
-PAUSE_SECONDS: Final = 0.02
-MESSAGE_BYTES_MAX: Final = 1_000_000
+from trueup_gateway.store import GatewayTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +34,10 @@ class Started:
     replayed: bool
 
 
-class Starter:
-    """Decides on starts and stores them."""
+class Starter(Batching[StartRequest, Started]):
+    """Decides and stores starts in shared transactions."""
+
+    name = "gateway-start"
 
     def __init__(
         self,
@@ -64,65 +48,58 @@ class Starter:
         catalog: Catalog,
         crash: CrashPoints,
         schedule: Schedule,
+        queue_max: int,
     ) -> None:
+        super().__init__(publisher=publisher, crash=crash, schedule=schedule, queue_max=queue_max)
         self._store = store
-        self._publisher = publisher
         self._rules = rules
         self._catalog = catalog
-        self._crash = crash
-        self._schedule = schedule
         self._inputs = PayloadSchemas()
         self.definitions = Definitions(catalog)
 
-    async def start(self, request: StartRequest) -> Started:
-        """The case of a request, after its commit. Raises Refused."""
-        started, outgoing = await self._committed(request)
-        self._crash.reach("gateway-start.committed")
-        if outgoing:
-            await self._publisher.publish(outgoing)
-        return started
-
-    async def _committed(self, request: StartRequest) -> tuple[Started, list[Outgoing]]:
-        for number in range(1, TRIES_MAX + 1):
-            try:
-                return await self._once(request)
-            except StoreBusy as busy:
-                if lock_timed_out(busy) or (number == TRIES_MAX and isinstance(busy, KeyTaken)):
-                    detail = "Another request holds this key or capability right now."
-                    raise Refused("idempotency-in-flight", detail, retry_after_seconds=1) from busy
-                if number == TRIES_MAX:
-                    raise
-                await self._schedule.pause(PAUSE_SECONDS * number)
-        raise AssertionError("unreachable")
-
-    async def _once(self, request: StartRequest) -> tuple[Started, list[Outgoing]]:
+    async def _once(self, requests: Sequence[StartRequest]) -> tuple[list[Started | Refused], list[Outgoing]]:
         async with self._store.transaction() as tx:
-            rows = await tx.accept_rows([request.capability_id], [], [], [])
-            standing = rows.standings.get(request.capability_id)
-            check_authority(request, standing, rows.moment.business)
-            known = await tx.existing(request.tenant, request.key)
-            replayed = known is not None and is_replay(request, known[0], command=known[1])
-            await tx.hold_definition(request.tenant, request.definition, alone=False)
-            plan = await self._plan(tx, request, known[0] if known is not None and replayed else None)
+            rows = await tx.accept_rows([request.capability_id for request in requests], [], [], [])
+            by_key = await tx.existing({(request.tenant, request.key) for request in requests})
+            names = {(request.tenant, request.definition) for request in requests}
+            await tx.hold_definitions(names)
+            registered = await tx.definitions_named(names)
             rules = await self._rules.at(tx, rows.epoch)
-            governance = _governance(rules, rows.moment)
-            assert standing is not None
-            check_start(request, standing, plan, governance)
-            if known is not None and replayed:
-                return Started(known[0].workflow_id, known[0].saga_id, True), []
-            check_uses(standing)
-            new = new_workflow(request, standing, plan, governance, known[0] if known is not None else None)
-            outgoing = [_outgoing(new, request, rows.moment)]
-            await tx.save_workflow(new)
-            await tx.post(outgoing)
+            known = KnownStarts(
+                standings=rows.standings,
+                by_key=by_key,
+                governance=_governance(rules, rows.moment),
+                plan=self._plans({name: self.definitions.merged(registered.get(name, ())) for name in names}),
+            )
+            verdicts = decide_starts(requests, known)
+            accepted = [
+                (request, verdict)
+                for request, verdict in zip(requests, verdicts, strict=True)
+                if isinstance(verdict, NewWorkflow)
+            ]
+            outgoing = [_outgoing(new, request, rows.moment) for request, new in accepted]
+            if accepted:
+                await tx.save_workflows([new for _, new in accepted])
+                await tx.post(outgoing)
             self._crash.reach("gateway-start.before_commit")
-        return Started(request.workflow_id, request.saga_id, False), outgoing
+        self.batches_count += 1
+        self.accepted_count += len(accepted)
+        return [_started(verdict) for verdict in verdicts], outgoing
 
-    async def _plan(self, tx: GatewayTransaction, request: StartRequest, replays: Existing | None) -> Plan:
+    def _plans(
+        self, registered: Mapping[tuple[str, str], Sequence[Definition]]
+    ) -> Callable[[StartRequest, Existing | None], Plan]:
+        """What each request of a batch would run, given the versions of the workflows that they name."""
+
+        def plan(request: StartRequest, replays: Existing | None) -> Plan:
+            return self._plan(request, registered[request.tenant, request.definition], replays)
+
+        return plan
+
+    def _plan(self, request: StartRequest, registered: Sequence[Definition], replays: Existing | None) -> Plan:
         """What the request would run. Raises Refused."""
-        found = self.definitions.merged(await tx.definitions(request.tenant, request.definition))
         version = replays.version if replays is not None else request.version
-        definition = chosen(found, request.definition, version)
+        definition = chosen(registered, request.definition, version)
         if definition is None:
             raise self._unknown(Refused("not-found", "There is no such workflow, or no version of it that may start."))
         if definition.retired_at is not None and replays is None:
@@ -209,10 +186,15 @@ def still_permitted(rules: Rules, decision: DecisionRow, plan: Plan) -> bool:
     return judgement.outcome == APPROVED and not judgement.errors
 
 
+def _started(verdict: StartVerdict) -> Started | Refused:
+    if isinstance(verdict, Existing):
+        return Started(verdict.workflow_id, verdict.saga_id, True)
+    if isinstance(verdict, NewWorkflow):
+        return Started(verdict.start.workflow_id, verdict.start.saga_id, False)
+    return verdict
+
+
 def _outgoing(new: NewWorkflow, request: StartRequest, moment: Moment) -> Outgoing:
-    data = json_bytes(new.start)
-    if len(data) >= MESSAGE_BYTES_MAX:
-        raise Refused("too-large", f"Document and input together come to {MESSAGE_BYTES_MAX} bytes or more.")
     return Outgoing(
         Message(
             id=new.start.workflow_id,
@@ -221,7 +203,7 @@ def _outgoing(new: NewWorkflow, request: StartRequest, moment: Moment) -> Outgoi
             tenant=new.start.tenant,
             source="gateway",
             time=moment.real,
-            data=data,
+            data=new.data,
             traceparent=request.traceparent,
         )
     )

@@ -1,10 +1,20 @@
 """Tables of the gateway: authority (decisions, capabilities, mandates), the edge, governance, and the read model."""
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, MetaData, Table, text
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, MetaData, Table, Text, text
+from sqlalchemy.dialects.postgresql import TIMESTAMP
 
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_gateway.core.anomalies import AnomalyRow
 from trueup_gateway.core.artifact import ArtifactRow, ArtifactUseRow
-from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
+from trueup_gateway.core.number_records import CohortRow, CounterRow, SightingRow
+from trueup_gateway.core.person_records import (
+    ApprovalRow,
+    AuthorizationRow,
+    OperatorBatchItemRow,
+    OperatorBatchRow,
+    OperatorCommandRow,
+    SignalRow,
+)
 from trueup_gateway.core.records import (
     CallRow,
     CapabilityRow,
@@ -13,11 +23,21 @@ from trueup_gateway.core.records import (
     EdgeRow,
     EffectCountRow,
     FreezeRow,
+    LineageRow,
     MandateRow,
     PolicyRow,
     RevocationRow,
 )
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView, ReceivedRow
+from trueup_gateway.core.view_records import (
+    CaseView,
+    CommandView,
+    ElementView,
+    ExceptionView,
+    HistoryView,
+    IncidentView,
+    ReceivedRow,
+    RepairView,
+)
 
 METADATA = MetaData(schema="gateway")
 
@@ -44,6 +64,13 @@ EDGE = contract_table(
     METADATA,
     key=("tenant", "key"),
     indexes=(Index("edge_identity", "tenant", "identity", unique=True, postgresql_where=text("identity IS NOT NULL")),),
+)
+LINEAGE = contract_table(
+    LineageRow,
+    "lineage",
+    METADATA,
+    key=("command_id",),
+    indexes=(Index("lineage_supersedes", "supersedes", "created_at"),),
 )
 CALL = contract_table(CallRow, "call", METADATA, key=("tenant", "key"))
 
@@ -123,6 +150,28 @@ EXCEPTION_VIEW = contract_table(
     indexes=(
         Index("exception_view_tenant", "tenant", "opened_at", "exception_id"),
         Index("exception_view_open", "tenant", "kind", postgresql_where=text("status = 'open'")),
+        Index("exception_view_command", "command_id", postgresql_where=text("command_id IS NOT NULL")),
+    ),
+)
+REPAIR_VIEW = contract_table(
+    RepairView,
+    "repair_view",
+    METADATA,
+    key=("repair_id",),
+    indexes=(
+        Index("repair_view_tenant", "tenant", "created_at", "repair_id"),
+        Index("repair_view_exception", "exception_id"),
+        Index("repair_view_in_flight", "tenant", "status", postgresql_where=text("ended_at IS NULL")),
+    ),
+)
+INCIDENT_VIEW = contract_table(
+    IncidentView,
+    "incident_view",
+    METADATA,
+    key=("incident_id",),
+    indexes=(
+        Index("incident_view_tenant", "tenant", "opened_at", "incident_id"),
+        Index("incident_view_open", "tenant", postgresql_where=text("closed_at IS NULL")),
     ),
 )
 
@@ -136,6 +185,7 @@ APPROVAL = contract_table(
         Index("approval_pending", "tenant", "expires_at", postgresql_where=text("status = 'pending'")),
         Index("approval_step", "workflow_id", "step_id", unique=True, postgresql_where=text("status = 'pending'")),
         Index("approval_workflow_id", "workflow_id"),
+        Index("approval_decided", "decided_at", postgresql_where=text("decided_at IS NOT NULL")),
     ),
 )
 AUTHORIZATION = contract_table(AuthorizationRow, "authorization_decision", METADATA, key=("decision_id",))
@@ -145,10 +195,77 @@ OPERATOR_COMMAND = contract_table(
     "operator_command",
     METADATA,
     key=("operator_command_id",),
-    indexes=(Index("operator_command_target", "target_id"),),
+    indexes=(
+        Index("operator_command_target", "target_id"),
+        Index("operator_command_tenant", "tenant", "created_at", "operator_command_id"),
+        Index(
+            "operator_command_holds_command",
+            "tenant",
+            "holds_command",
+            unique=True,
+            postgresql_where=text("state = 'ACCEPTED' AND holds_command IS NOT NULL"),
+        ),
+        Index(
+            "operator_command_holds_exception",
+            "tenant",
+            "holds_exception",
+            unique=True,
+            postgresql_where=text("state = 'ACCEPTED' AND holds_exception IS NOT NULL"),
+        ),
+    ),
+)
+
+OPERATOR_BATCH = contract_table(
+    OperatorBatchRow,
+    "operator_batch",
+    METADATA,
+    key=("batch_id",),
+    indexes=(
+        Index("operator_batch_tenant", "tenant", "created_at", "batch_id"),
+        Index("operator_batch_at_work", "state", postgresql_where=text("ended_at IS NULL")),
+    ),
+)
+OPERATOR_BATCH_ITEM = contract_table(
+    OperatorBatchItemRow,
+    "operator_batch_item",
+    METADATA,
+    key=("batch_id", "position"),
+    indexes=(Index("operator_batch_item_state", "batch_id", "state", "position"),),
 )
 
 ARTIFACT = contract_table(ArtifactRow, "artifact", METADATA, key=("artifact_id",))
 ARTIFACT_USE = contract_table(ArtifactUseRow, "artifact_use", METADATA, key=("artifact_id", "command_id"))
+
+COHORT = contract_table(
+    CohortRow,
+    "cohort",
+    METADATA,
+    key=("tenant", "subject", "began_at"),
+    indexes=(Index("cohort_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),),
+)
+COHORT_MARK = Table(
+    "cohort_mark",
+    METADATA,
+    Column("tenant", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("began_at", TIMESTAMP(timezone=True), nullable=False),
+)
+"""Cohorts that changed, one row per change: no key, so that nobody waits for anybody."""
+COHORT_REVISION = Table(
+    "cohort_revision",
+    METADATA,
+    Column("one", Boolean, primary_key=True, server_default=text("true")),
+    Column("revision", Text, nullable=False),
+    CheckConstraint("one", name="cohort_revision_one"),
+)
+COUNTER = contract_table(CounterRow, "counter", METADATA, key=("tenant", "grain", "at"))
+SIGHTING = contract_table(
+    SightingRow,
+    "sighting",
+    METADATA,
+    key=("tenant", "kind", "actor", "at", "name"),
+    indexes=(Index("sighting_at", "at"),),
+)
+ANOMALY = contract_table(AnomalyRow, "anomaly", METADATA, key=("tenant", "rule", "actor"))
 
 mail_tables(METADATA)

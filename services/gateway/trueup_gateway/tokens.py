@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -35,7 +35,9 @@ SKEW_SECONDS: Final = 5
 """How far an issuer's clock may run ahead; it never lengthens a token's life."""
 CHARACTERS_MAX: Final = 8192
 REMEMBERED_MAX: Final = 20_000
-_COMPACT: Final = re.compile(r"^([A-Za-z0-9_-]{16,2048})\.([A-Za-z0-9_-]{16,6000})\.([A-Za-z0-9_-]{86})$")
+EXTERNAL_ALGORITHMS: Final = ("Ed25519", "ES256", "RS256", "PS256")
+"""What an external issuer may sign with; tokens of this gateway and of the development issuer are Ed25519 only."""
+_COMPACT: Final = re.compile(r"^([A-Za-z0-9_-]{16,2048})\.([A-Za-z0-9_-]{16,6000})\.([A-Za-z0-9_-]{86,1024})$")
 _SUBJECT: Final = re.compile(r"^(agent|operator|service):[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$")
 _HEADER_KEYS: Final = frozenset({"alg", "kid", "typ"})
 
@@ -134,7 +136,8 @@ class Issuer:
 
     name: str
     token_type: str
-    keys: dict[str, OKPKey]
+    keys: Mapping[str, Any]
+    algorithms: tuple[str, ...] = (ALGORITHM,)
 
 
 class Verifier:
@@ -143,13 +146,28 @@ class Verifier:
     def __init__(self, *, capability_key: SigningKey, access: Iterable[Issuer] = ()) -> None:
         self._capability = Issuer(CAPABILITY_ISSUER, CAPABILITY_TYPE, {capability_key.kid: capability_key.key})
         self._access = tuple(access)
+        self._external: Issuer | None = None
         self._remembered: dict[bytes, Caller | CapabilityClaims] = {}
+        self.unknown_key: Callable[[], None] = lambda: None
+        """Called where a token names a key that nobody knows: perhaps the external issuer has a new one."""
+
+    def trust(self, issuer: Issuer) -> None:
+        """Trust the external issuer with the keys that it has now; what an old key signed is verified anew."""
+        before = self._external
+        self._external = issuer
+        if before is not None and set(before.keys) - set(issuer.keys):
+            self._remembered.clear()
+
+    def keys_of(self, name: str) -> dict[str, Any]:
+        """The keys of the external issuer of this name."""
+        return dict(self._external.keys) if self._external is not None and self._external.name == name else {}
 
     def caller(self, token: str, real: datetime) -> Caller:
         """The caller of an access token; real time. Raises Refused."""
         found = self._remembered.get(_name_of(token))
         if not isinstance(found, Caller):
-            claims = self._claims(token, self._access, ACCESS_TYPE)
+            external = (self._external,) if self._external is not None else ()
+            claims = self._claims(token, (*self._access, *external), ACCESS_TYPE)
             found = _caller_of(claims)
             self._remember(token, found)
         _check_time(found.not_before, found.expires_at, real)
@@ -177,7 +195,7 @@ class Verifier:
         if match is None:
             raise unauthorized("signature", "The token is not a compact JWS.")
         header = _object(match[1])
-        if set(header) != _HEADER_KEYS or header["alg"] != ALGORITHM:
+        if set(header) != _HEADER_KEYS or header["alg"] not in EXTERNAL_ALGORITHMS:
             raise unauthorized("signature", "The token's header is not acceptable.")
         if header["typ"] != token_type:
             raise unauthorized("audience", "The token is of another kind than this call needs.")
@@ -186,14 +204,17 @@ class Verifier:
             key = issuer.keys.get(kid) if isinstance(kid, str) else None
             if key is None or issuer.token_type != token_type:
                 continue
+            if header["alg"] not in issuer.algorithms:
+                raise unauthorized("signature", "The token's header is not acceptable.")
             try:
-                jws.deserialize_compact(token, key, [ALGORITHM])
+                jws.deserialize_compact(token, key, list(issuer.algorithms))
             except (JoseError, ValueError, TypeError):
                 raise unauthorized("signature", "The token's signature does not hold.") from None
             claims = _object(match[2])
             if claims.get("iss") != issuer.name:
                 raise unauthorized("issuer", "The token names another issuer than its key belongs to.")
             return claims
+        self.unknown_key()
         raise unauthorized("signature", "No trusted key has the token's key id.")
 
 

@@ -4,26 +4,30 @@ It awaits nothing but the transaction.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.events import OperatorCommand
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
 from trueup_common.contracts.workflow import Direction, WorkflowDocument
 from trueup_common.documents.expressions import Expressions
 from trueup_common.runtime.ports import Moment
 from trueup_orchestrator.core.case import Authority, Case, Terms
-from trueup_orchestrator.core.dispatch import Pair, Waiting, choose, free, quotas
+from trueup_orchestrator.core.dispatch import Load, Pair, Waiting, choose, free, quotas
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch
 from trueup_orchestrator.core.obligations import may_owe
 from trueup_orchestrator.core.opening import take_locks
+from trueup_orchestrator.core.operators import Ground
 from trueup_orchestrator.core.records import LockRow
 from trueup_orchestrator.core.saga import advance
 from trueup_orchestrator.core.seal import seal
-from trueup_orchestrator.core.start import IDENTITY_IN_USE
+from trueup_orchestrator.core.start import IDENTITY_IN_USE, identity_of
 from trueup_orchestrator.core.steps import Begin, begin, ended_without_effect
 from trueup_orchestrator.core.workflow import Workflow
 from trueup_orchestrator.memory import Cases
@@ -33,6 +37,8 @@ from trueup_orchestrator.windows import Windows
 log = logging.getLogger("trueup.orchestrator")
 
 ADMIT_MAX: Final = 400
+NUMBERS: Final = 1000
+"""Dispatches between two numbers of the database's sequence: more than one transaction admits."""
 """Operations dispatched in one transaction, at most."""
 
 COMMAND: Final = "command"
@@ -81,6 +87,10 @@ class Desk:
         self.windows = windows
         self.cases = Cases()
         self._documents: dict[str, tuple[WorkflowDocument, Expressions]] = {}
+        self._short: set[Pair] = set()
+        """Pairs that were short of room when they were looked at last."""
+        self._looked_up: dict[str, tuple[str | None, str | None]] = {}
+        """Business identity and rival of what operators want to try again in the batch at hand, by command."""
 
     def declaration_of(self, fold: Fold, row: JournalRow) -> CommandDeclaration:
         """The declaration that an operation started with, tightened by its document. Raises DeclarationMissing."""
@@ -123,6 +133,56 @@ class Desk:
             },
             compensation=row.compensates is not None,
         )
+
+    def ground(self, fold: Fold, command_id: str | None, operator_command_id: str) -> Ground:
+        """What an operator command rests on; of the case as a whole where no operation is named."""
+        identity, rival = self._looked_up.pop(operator_command_id, (None, None))
+        if command_id is None:
+            instance, mandate = fold.instance, fold.instance.mandate
+            fields = {
+                "tenant": instance.tenant,
+                "system": None,
+                "command_type": None,
+                "definition": instance.definition,
+                "version": instance.version,
+                "mandate_id": mandate["mandate_id"],
+                "decision_id": mandate["decision_id"],
+                "capability_id": mandate["capability_id"],
+            }
+            return Ground(self.authority(fields))
+        fold.at(command_id)
+        return Ground(self.authority_of(fold), self.declaration_of(fold, fold.operation), identity, rival)
+
+    async def look_up(
+        self, tx: OrchestratorTransaction, folds: Mapping[str, Fold], commands: Sequence[OperatorCommand]
+    ) -> None:
+        """Who has the keys and business identities of what operators want to try again."""
+        found: dict[str, tuple[JournalRow, str | None]] = {}
+        for asked in commands:
+            fold = folds.get(str(asked.workflow_id))
+            row = fold.operations.get(asked.command_id or fold.focus) if fold is not None else None
+            declaration = self.declarations.declaration(row.declaration_sha256) if row is not None else None
+            if row is not None and declaration is not None:
+                target = {"system": row.target_system, "resource": row.target_resource}
+                identity = None if row.compensates else identity_of(declaration, target, row.payload)
+                found[asked.operator_command_id] = row, identity
+        if not found:
+            return
+        keys = {(row.tenant, row.idempotency_key) for row, _ in found.values()}
+        newest = {(row.tenant, row.idempotency_key): row.command_id for row in await tx.newest(sorted(keys))}
+        wanted = {(row.tenant, row.command_type, identity) for row, identity in found.values() if identity}
+        held = {
+            holder.identity: holder.command_id
+            for holder in (await tx.holders([], sorted(wanted)) if wanted else ())
+            if holder.identity
+        }
+        self._looked_up = {}
+        for name, (row, identity) in found.items():
+            others = [newest.get((row.tenant, row.idempotency_key))]
+            if identity:
+                others.append(held.get((row.tenant, row.command_type, identity)))
+            rival = next((other for other in others if other is not None and other != row.command_id), None)
+            self._looked_up[name] = identity, rival
 
     async def recall(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
         """Folds of those cases that are in hand and that nobody else moved since."""
@@ -273,6 +333,8 @@ class Desk:
         )
         key = (instance.tenant, item.key)
         holder = newest.get(key)
+        if holder is not None:  # as this commit leaves it, where it is one of the case's own
+            holder = fold.operations.get(holder.command_id, holder)
         taken = held.get(identity) if identity else None
         if holder is not None and taken == holder.command_id and ended_without_effect(holder):
             taken = None  # its identity is freed with the next commit that touches it
@@ -328,9 +390,9 @@ class Desk:
     ) -> None:
         """Dispatch what may go out now: of the folds in hand, and of what waits in the store for the same pairs."""
         wanted = sorted({pair_of(row) for fold in folds.values() for row in waiting_rows(fold)} | set(pairs))
-        loads = await tx.loads(wanted)
         freed = freed_slots(folds.values())
         sizes = {pair: self.windows.size(pair, moment.real) + freed.get(pair, 0) for pair in wanted}
+        loads = await self._loads(tx, folds, sizes)
         room = {pair: free(loads[pair], sizes[pair], in_hand=True) for pair in wanted}
         stored = [pair for pair in wanted if loads[pair].locked and loads[pair].queued]
         if stored:
@@ -342,7 +404,7 @@ class Desk:
             for command_id, fold in by_command.items()
             if (row := fold.operations[command_id])
         ]
-        base = int(moment.real.timestamp() * 1_000_000)
+        base = NUMBERS * max((load.number for load in loads.values()), default=0)
         for index, command_id in enumerate(choose(waiting, room, ADMIT_MAX)):
             fold = by_command[command_id].at(command_id)
             try:
@@ -357,6 +419,19 @@ class Desk:
                 sequence=base + index,
                 grant=grants.get(command_id) if grants else None,
             )
+
+    async def _loads(
+        self, tx: OrchestratorTransaction, folds: Mapping[str, Fold], sizes: Mapping[Pair, int]
+    ) -> dict[Pair, Load]:
+        """How full the pairs are. One decides for a pair alone only where others wait, or where room is short."""
+        if not self._short.intersection(sizes):
+            loads = await tx.loads(list(sizes), lock=False)
+            self._short |= _short_of_room(folds, sizes, loads)
+            if not self._short.intersection(sizes):
+                return loads
+        loads = await tx.loads(list(sizes), lock=True)
+        self._short -= set(sizes) - _short_of_room(folds, sizes, loads)
+        return loads
 
     async def move_on(
         self,
@@ -421,6 +496,16 @@ def ready(row: JournalRow) -> bool:
 def waiting_rows(fold: Fold) -> list[JournalRow]:
     """Operations of a case that wait for nothing but their window."""
     return [row for row in fold.operations.values() if ready(row)]
+
+
+def _short_of_room(folds: Mapping[str, Fold], sizes: Mapping[Pair, int], loads: Mapping[Pair, Load]) -> set[Pair]:
+    """Pairs for which others wait, or for which more waits in hand than may go out without the pair's lock."""
+    in_hand = Counter(pair_of(row) for fold in folds.values() for row in waiting_rows(fold))
+    return {
+        pair
+        for pair, load in loads.items()
+        if load.queued or in_hand[pair] > free(replace(load, locked=False), sizes[pair], in_hand=True)
+    }
 
 
 def freed_slots(folds: Iterable[Fold]) -> dict[Pair, int]:

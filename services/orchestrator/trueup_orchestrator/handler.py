@@ -1,6 +1,7 @@
 """Handlers: accepted commands, events of the others, and what time brings. Load, decide (pure), save."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -8,9 +9,9 @@ from pydantic import BaseModel, ValidationError
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import (
     ApprovalDecided,
-    ControlAsked,
     ElementVerified,
     GrantRefused,
+    OperatorCommand,
     Settlement,
     SignalReceived,
     StartCase,
@@ -18,16 +19,20 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.contracts.ids import command_id
 from trueup_common.contracts.journal import InstanceRow
-from trueup_common.contracts.states import OperationState
+from trueup_common.contracts.operators import ORCHESTRATOR
+from trueup_common.contracts.states import REPLACEABLE, OperationState
 from trueup_common.contracts.task import Beat, Receipt
 from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.runtime.host import TooEarly, Unprocessable
+from trueup_common.runtime.metrics import TIMER_LATENESS_SECONDS
 from trueup_common.runtime.ports import Moment
 from trueup_orchestrator.core.decide import Beaten, Due, Stimulus, Woken, fold_in, fold_in_case
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant
 from trueup_orchestrator.core.opening import start_workflow
+from trueup_orchestrator.core.operators import fold_command
 from trueup_orchestrator.core.records import DocumentRow
+from trueup_orchestrator.core.replacing import OWING, supersede
 from trueup_orchestrator.core.start import identity_of, start
 from trueup_orchestrator.core.workflow import Workflow
 from trueup_orchestrator.desk import COMMAND, DeclarationMissing, Desk, freed_slots, log
@@ -39,7 +44,7 @@ PAIRS_MAX: Final = 200
 EARLY_SECONDS: Final = 3600.0
 """How long the start of a case may be on its way while people speak of the case already."""
 
-Event = Receipt | Settlement | ElementVerified | GrantRefused | ApprovalDecided | SignalReceived | ControlAsked
+Event = Receipt | Settlement | ElementVerified | GrantRefused | ApprovalDecided | SignalReceived | OperatorCommand
 
 _EVENTS: Final[dict[str, type[Event]]] = {
     "Receipt": Receipt,
@@ -48,9 +53,9 @@ _EVENTS: Final[dict[str, type[Event]]] = {
     "GrantRefused": GrantRefused,
     "ApprovalDecided": ApprovalDecided,
     "SignalReceived": SignalReceived,
-    "ControlAsked": ControlAsked,
+    "OperatorCommand": OperatorCommand,
 }
-CASE_EVENTS: Final = (ApprovalDecided, SignalReceived, ControlAsked)
+CASE_EVENTS: Final = (ApprovalDecided, SignalReceived, OperatorCommand)
 """Events about a case as a whole."""
 
 
@@ -106,8 +111,20 @@ class CommandHandler:
         identities = {body.command_id: self._identity(body) for _, body in starts}
         keys: list[Key] = [(body.tenant, body.idempotency_key, 1) for _, body in starts]
         taken = await tx.holders(keys, [identity for identity in identities.values() if identity])
+        replaced = {
+            holder.command_id
+            for _, body in starts
+            for holder in taken
+            if holder.command_id == body.supersedes and holder.state in REPLACEABLE
+        }
+        if replaced:
+            await tx.pass_on(sorted(replaced))
         by_key = {holder.key: holder.command_id for holder in taken}
-        by_identity = {holder.identity: holder.command_id for holder in taken if holder.identity}
+        by_identity = {
+            holder.identity: holder.command_id
+            for holder in taken
+            if holder.identity and holder.command_id not in replaced
+        }
         for (message, body), key in zip(starts, keys, strict=True):
             identity = identities[body.command_id]
             holder = by_key.get(key) or (by_identity.get(identity) if identity else None)
@@ -121,6 +138,26 @@ class CommandHandler:
                     by_identity[identity] = body.command_id
             if body.grant:
                 grants[body.command_id] = AcceptanceGrant(body.grant, body.grant_expires_at)
+        await self._supersede(tx, moment, [body for _, body in starts], folds)
+
+    async def _supersede(
+        self, tx: OrchestratorTransaction, moment: Moment, bodies: Sequence[StartCase], folds: dict[str, Fold]
+    ) -> None:
+        """What ended without its effect is over once another command was admitted in its place."""
+        younger = {
+            body.supersedes: body.command_id
+            for body in bodies
+            if body.supersedes is not None
+            and (fold := folds.get(body.workflow_id)) is not None
+            and fold.state is OperationState.QUEUED
+        }
+        if not younger:
+            return
+        rows = [row for row in await tx.operations(sorted(younger)) if row.state in OWING]
+        older = await self.desk.load(tx, moment, [row for row in rows if row.workflow_id not in folds])
+        for fold in older.values():
+            supersede(fold, younger[fold.operation.command_id])
+        folds.update(older)
 
     async def _start_workflows(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message], folds: dict[str, Fold]
@@ -235,15 +272,17 @@ class EventHandler:
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
     ) -> Sequence[Outgoing]:
         """React to events of adapters, reconciler and gateway."""
-        events = [(message, _event(message)) for message in messages]
-        folds = await self.desk.recall(tx, moment, sorted({body.workflow_id for _, body in events}))
+        events = [(message, body) for message in messages if (body := _event(message)) is not None]
+        named = sorted({body.workflow_id for _, body in events if body.workflow_id is not None})
+        folds = await self.desk.recall(tx, moment, named)
         rest = [body for _, body in events if body.workflow_id not in folds]
         about = [body for body in rest if not isinstance(body, CASE_EVENTS)]
         rows = await tx.operations(sorted({body.command_id for body in about})) if about else []
         folds.update(await self.desk.load(tx, moment, rows))
-        cases = sorted({body.workflow_id for body in rest if isinstance(body, CASE_EVENTS)} - set(folds))
+        cases = sorted({str(body.workflow_id) for body in rest if isinstance(body, CASE_EVENTS)} - set(folds))
         if cases:
             folds.update(await self._cases(tx, moment, cases))
+        await self.desk.look_up(tx, folds, [body for _, body in events if isinstance(body, OperatorCommand)])
         for message, body in events:
             self._fold(folds, message, body, moment)
         await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
@@ -256,12 +295,15 @@ class EventHandler:
         return await self.desk.load_cases(tx, moment, instances, rows)
 
     def _fold(self, folds: dict[str, Fold], message: Message, body: Event, moment: Moment) -> None:
-        fold = folds.get(body.workflow_id)
+        fold = folds.get(str(body.workflow_id))
         if fold is None and isinstance(body, CASE_EVENTS) and _is_young(message, moment):
             raise TooEarly(f"{message.type} about {body.workflow_id}, whose start has not come yet")
         if fold is None or fold.instance.tenant != message.tenant:
             raise Unprocessable(f"{message.type} about {body.workflow_id}, which this tenant does not have")
-        if isinstance(body, CASE_EVENTS):
+        if isinstance(body, OperatorCommand):
+            self._act(fold, body, message)
+            return
+        if isinstance(body, (ApprovalDecided, SignalReceived)):
             fold_in_case(fold, body, message.id)
             return
         if body.command_id not in fold.operations:
@@ -269,6 +311,12 @@ class EventHandler:
         fold.at(body.command_id)
         declaration = self.desk.declaration_of(fold, fold.operation)
         fold_in(fold, body, declaration, self.desk.authority_of(fold), message.id)
+
+    def _act(self, fold: Fold, asked: OperatorCommand, message: Message) -> None:
+        named = asked.command_id or (fold.focus if fold.workflow is None else None)
+        if named is not None and named not in fold.operations:
+            raise Unprocessable(f"{message.type} about {named}, which this case does not have")
+        fold_command(fold, asked, self.desk.ground(fold, named, asked.operator_command_id), message.id)
 
     async def settled(self, messages: Sequence[Message]) -> None:
         """Nothing to do after the commit."""
@@ -278,11 +326,20 @@ def _is_young(message: Message, moment: Moment) -> bool:
     return (moment.real - message.time).total_seconds() < EARLY_SECONDS
 
 
-def _event(message: Message) -> Event:
+def _event(message: Message) -> Event | None:
+    """The body of a message; None for an operator command that another service performs."""
     model = _EVENTS.get(message.type)
     if model is None:
         raise Unprocessable(f"this service does not know {message.type}")
-    return _read(model, message)
+    body = _read(model, message)
+    return None if isinstance(body, OperatorCommand) and body.performer != ORCHESTRATOR else body
+
+
+def _observe(kind: str, due: Iterable[datetime | None], moment: Moment) -> None:
+    """By how much timers fired late."""
+    for at in due:
+        if at is not None and at <= moment.business:
+            TIMER_LATENESS_SECONDS.labels(kind).observe((moment.business - at).total_seconds())
 
 
 class Timers:
@@ -304,6 +361,8 @@ class Timers:
         if limit > 1 or not rows:
             late = {case.workflow_id: case for case in await tx.overdue(moment.business, limit, without)}
             self.isolation.taken((case.workflow_id, case.tenant) for case in late.values())
+        _observe("operation", (row.wake_at for row in rows if row.lease_expires_at is None), moment)
+        _observe("case", (case.wake_at for case in late.values()), moment)
         known = {row.workflow_id for row in rows}
         singles = [case for key, case in late.items() if case.definition == COMMAND and key not in known and case.owed]
         more = await tx.operations(sorted(case.owed[0]["command_id"] for case in singles)) if singles else []

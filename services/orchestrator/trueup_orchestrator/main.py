@@ -1,4 +1,4 @@
-"""The orchestrator's process: two consumers, three timers, and an ear for beats."""
+"""The orchestrator's process: two consumers, four timers, and an ear for beats."""
 
 import logging
 
@@ -11,6 +11,8 @@ from trueup_common.runtime.db import SqlStore
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.service import Context, Parts, run_service
 from trueup_common.runtime.timers import DueLoop
+from trueup_orchestrator.check_store import ANY_BREACH, CheckTransaction, check_store
+from trueup_orchestrator.checking import Checker
 from trueup_orchestrator.core.case import Terms
 from trueup_orchestrator.desk import Desk
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
@@ -21,6 +23,7 @@ log = logging.getLogger("trueup.orchestrator")
 
 DUE_INTERVAL_SECONDS = 0.25
 QUEUE_INTERVAL_SECONDS = 0.25
+CHECK_INTERVAL_SECONDS = 15.0
 
 
 async def build(context: Context) -> Parts:
@@ -84,7 +87,21 @@ async def build(context: Context) -> Parts:
             due("orchestrator-due", "due", DUE_INTERVAL_SECONDS, ANY_DUE),
             due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS, ANY_READY),
             renewals,
+            _checks(context, desk.terms),
         ],
+    )
+
+
+def _checks(context: Context, terms: Terms) -> DueLoop[CheckTransaction]:
+    """The timer that looks whether the invariants hold."""
+    return DueLoop(
+        name="orchestrator-checks",
+        store=check_store(context.database),
+        tick=Checker(terms).check,
+        publisher=context.publisher,
+        crash=context.crash,
+        interval_seconds=CHECK_INTERVAL_SECONDS,
+        due=context.database.asks(ANY_BREACH),
     )
 
 

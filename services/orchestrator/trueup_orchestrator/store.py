@@ -8,7 +8,7 @@ import asyncpg
 
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.shape import record
-from trueup_common.contracts.states import ANSWERED
+from trueup_common.contracts.states import ANSWERED, OperationState
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
@@ -42,6 +42,7 @@ class Holder:
     command_id: str
     key: Key
     identity: Identity | None
+    state: OperationState
 
 
 class OrchestratorTransaction(Transaction, Protocol):
@@ -75,8 +76,12 @@ class OrchestratorTransaction(Transaction, Protocol):
         """Who holds any of these keys or business identities."""
         ...
 
-    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
-        """Try to become the one who decides for each pair in this transaction; how full each is."""
+    async def pass_on(self, command_ids: Sequence[str]) -> None:
+        """These commands give up their business identities to others that take their place."""
+        ...
+
+    async def loads(self, pairs: Sequence[Pair], *, lock: bool) -> dict[Pair, Load]:
+        """How full each pair is; with `lock`, try to become the one who decides for it in this transaction."""
         ...
 
     async def ready(self, quotas: Mapping[Pair, int]) -> list[JournalRow]:
@@ -155,7 +160,7 @@ _OPERATIONS: Final = Rows(
     fixed=frozenset(
         "tenant workflow_id saga_id step_id generation execution_id supersedes decision_id capability_id mandate_id "
         "command_type declaration_sha256 effect_class risk target_system target_resource expected_version payload "
-        "payload_sha256 payload_ref idempotency_key request_fingerprint created_at deadline_at correlation_id trace_id "
+        "payload_sha256 payload_ref idempotency_key request_fingerprint created_at correlation_id trace_id "
         "traceparent reply_to compensation_command compensates approval_id".split()
     ),
 )
@@ -166,24 +171,32 @@ _HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
 
 _VERSIONS: Final = "SELECT workflow_id, state_version FROM instance WHERE workflow_id = ANY($1::text[])"
 _HOLDERS: Final = f"""
-SELECT command_id, tenant, idempotency_key, generation, command_type, identity
+SELECT command_id, tenant, idempotency_key, generation, command_type, identity, state
 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, k, g)
 JOIN operation ON tenant = t AND idempotency_key = k AND generation = g AND {HOLDS_KEY}
 UNION ALL
-SELECT command_id, tenant, idempotency_key, generation, command_type, identity
+SELECT command_id, tenant, idempotency_key, generation, command_type, identity, state
 FROM unnest($4::text[], $5::text[], $6::text[]) AS wanted(t, c, i)
 JOIN operation ON tenant = t AND command_type = c AND identity = i AND identity IS NOT NULL
 """
+_PASS_ON: Final = """
+WITH passed AS (
+  UPDATE operation SET identity = NULL, state_version = state_version + 1
+  WHERE command_id = ANY($1::text[]) AND identity IS NOT NULL RETURNING workflow_id)
+UPDATE instance SET state_version = state_version + 1 WHERE workflow_id IN (SELECT workflow_id FROM passed)
+"""
 _LOADS: Final = f"""
 WITH pair AS MATERIALIZED (
-  SELECT t, s, pg_try_advisory_xact_lock(hashtextextended(t || '/' || s, 0)) AS locked
+  SELECT t, s, CASE WHEN $3 THEN pg_try_advisory_xact_lock(hashtextextended(t || '/' || s, 0)) ELSE false END AS locked
   FROM unnest($1::text[], $2::text[]) AS wanted(t, s))
 SELECT t, s, locked,
   (SELECT count(*) FROM operation WHERE tenant = t AND target_system = s AND lease_expires_at IS NOT NULL) AS in_flight,
   (SELECT count(*) FROM (
-     SELECT 1 FROM operation WHERE tenant = t AND target_system = s AND {READY} LIMIT 1000) AS part) AS queued
+     SELECT 1 FROM operation WHERE tenant = t AND target_system = s AND {READY} LIMIT 1000) AS part) AS queued,
+  (SELECT nextval('outbox_id_seq')) AS number
 FROM pair
 """
+"""The number is of the database's own sequence: it goes on where clocks are set back, and it survives a dump."""
 _READY: Final = f"""
 SELECT o.* FROM unnest($1::text[], $2::text[], $3::bigint[]) AS wanted(t, s, quota)
 CROSS JOIN LATERAL (
@@ -247,6 +260,7 @@ SELECT EXISTS (SELECT 1 FROM operation WHERE wake_at <= (SELECT trueup.now()))
 """
 ANY_READY: Final = f"SELECT EXISTS (SELECT 1 FROM operation WHERE {READY})"
 
+LEASES_EXPIRED: Final = Tally("trueup_lease_expiries", "Leases that ran out", ("system",))
 OPERATIONS: Final = Tally("trueup_operations", "Operations by the end that they came to", ("system", "state"))
 
 
@@ -257,15 +271,15 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
         """Journal rows by command."""
-        return await _OPERATIONS.get(self.connection, "command_id", command_ids)
+        return await _OPERATIONS.get(self.reading, "command_id", command_ids)
 
     async def instances(self, workflow_ids: Sequence[str]) -> list[InstanceRow]:
         """Cases by id."""
-        return await _INSTANCES.get(self.connection, "workflow_id", workflow_ids)
+        return await _INSTANCES.get(self.reading, "workflow_id", workflow_ids)
 
     async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
         """The `state_version` of cases."""
-        records = await self.connection.fetch(_VERSIONS, list(workflow_ids))
+        records = await self.reading.fetch(_VERSIONS, list(workflow_ids))
         return {record["workflow_id"]: record["state_version"] for record in records}
 
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
@@ -273,7 +287,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
         if not workflow_ids:
             return []
         return await _OBLIGATIONS.select(
-            self.connection,
+            self.reading,
             "WHERE status = 'open' AND workflow_id = ANY($1) ORDER BY obligation_id",
             list(workflow_ids),
         )
@@ -282,27 +296,33 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """Events of cases after a sequence number each, in order."""
         if not published:
             return []
-        return await _HISTORY.select(self.connection, _AFTER, list(published), list(published.values()))
+        return await _HISTORY.select(self.reading, _AFTER, list(published), list(published.values()))
 
     async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
         """Who holds any of these keys or business identities."""
-        records = await self.connection.fetch(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
+        records = await self.reading.fetch(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
         return [
             Holder(
                 record["command_id"],
                 (record["tenant"], record["idempotency_key"], record["generation"]),
                 (record["tenant"], record["command_type"], record["identity"]) if record["identity"] else None,
+                OperationState(record["state"]),
             )
             for record in records
         ]
 
-    async def loads(self, pairs: Sequence[Pair]) -> dict[Pair, Load]:
-        """Try to become the one who decides for each pair in this transaction; how full each is."""
+    async def pass_on(self, command_ids: Sequence[str]) -> None:
+        """New versions of operation and case: what somebody holds in hand would bring the identity back."""
+        await self.connection.execute(_PASS_ON, sorted(command_ids))
+
+    async def loads(self, pairs: Sequence[Pair], *, lock: bool) -> dict[Pair, Load]:
+        """How full each pair is; with `lock`, try to become the one who decides for it in this transaction."""
         if not pairs:
             return {}
-        records = await self.connection.fetch(_LOADS, *_columns(sorted(pairs), 2))
+        connection = self.connection if lock else self.reading
+        records = await connection.fetch(_LOADS, *_columns(sorted(pairs), 2), lock)
         return {
-            (record["t"], record["s"]): Load(record["locked"], record["in_flight"], record["queued"])
+            (record["t"], record["s"]): Load(record["locked"], record["in_flight"], record["queued"], record["number"])
             for record in records
         }
 
@@ -310,12 +330,12 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """The oldest queued operations of each pair that wait for nothing but their window."""
         if not quotas:
             return []
-        records = await self.connection.fetch(_READY, *_columns(list(quotas), 2), list(quotas.values()))
+        records = await self.reading.fetch(_READY, *_columns(list(quotas), 2), list(quotas.values()))
         return _OPERATIONS.read(records)
 
     async def ready_pairs(self, limit: int) -> list[Pair]:
         """Pairs that have such operations."""
-        return [(record["t"], record["s"]) for record in await self.connection.fetch(_READY_PAIRS, limit)]
+        return [(record["t"], record["s"]) for record in await self.reading.fetch(_READY_PAIRS, limit)]
 
     async def due(
         self, business: datetime, real: datetime, limit: int, without: Sequence[str] = ()
@@ -341,16 +361,16 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """The operation of the highest generation under each (tenant, key)."""
         if not keys:
             return []
-        return _OPERATIONS.read(await self.connection.fetch(_NEWEST, *_columns(keys, 2)))
+        return _OPERATIONS.read(await self.reading.fetch(_NEWEST, *_columns(keys, 2)))
 
     async def started(self, keys: Sequence[Key]) -> set[Key]:
         """Which of these (tenant, start key, revision) stand for a workflow already."""
-        records = await self.connection.fetch(_STARTED, *_columns(keys, 3))
+        records = await self.reading.fetch(_STARTED, *_columns(keys, 3))
         return {(record["tenant"], record["start_key"], record["revision"]) for record in records}
 
     async def documents(self, sha256s: Sequence[str]) -> list[DocumentRow]:
         """Workflow documents by hash."""
-        return await _DOCUMENTS.get(self.connection, "sha256", sha256s)
+        return await _DOCUMENTS.get(self.reading, "sha256", sha256s)
 
     async def keep_documents(self, rows: Sequence[DocumentRow]) -> None:
         """Store documents that are not stored yet."""
@@ -360,7 +380,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """Who holds and who queues for these (tenant, key) locks."""
         if not keys:
             return []
-        return await _LOCKS.select(self.connection, _LOCKED, *_columns(keys, 2))
+        return await _LOCKS.select(self.reading, _LOCKED, *_columns(keys, 2))
 
     async def keep_locks(self, rows: Sequence[LockRow]) -> None:
         """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
@@ -402,6 +422,8 @@ class SqlOrchestratorTransaction(SqlTransaction):
                     system = systems(decision)[event.payload["command_id"]]
                     for state in ends:
                         self.count(OPERATIONS, system, state)
+                if event.type == "LeaseExpired":
+                    self.count(LEASES_EXPIRED, systems(decision)[event.payload["command_id"]])
 
 
 def systems(decision: Decision) -> dict[str, str]:

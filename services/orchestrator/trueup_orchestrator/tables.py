@@ -4,6 +4,7 @@ from sqlalchemy import Index, MetaData, text
 
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_orchestrator.core.invariants import BreachRow
 from trueup_orchestrator.core.records import DocumentRow, LockRow
 
 METADATA = MetaData(schema="orchestrator")
@@ -17,6 +18,14 @@ HOLDS_KEY = "error_code IS DISTINCT FROM 'identity_in_use'"
 HAS_DEADLINE = "closed_at IS NULL AND (status = 'VERIFYING' OR definition <> 'command')"
 """An open case whose own deadline is watched. A single command has its deadline with its operation."""
 
+ENDED_CASE_LIVES = "closed_at IS NOT NULL AND wake_at IS NOT NULL"
+"""A case that is over and would wake up: there is none."""
+
+ENDED_LIVES = "state IN ('SUCCESS', 'CANCELLED', 'RESOLVED') AND (wake_at IS NOT NULL OR lease_expires_at IS NOT NULL)"
+"""An operation that is settled and still has a timer or a lease: there is none."""
+
+UNKNOWN_OPEN = "status = 'open' AND kind = 'unknown_outcome'"
+
 INSTANCE = contract_table(
     InstanceRow,
     "instance",
@@ -25,6 +34,7 @@ INSTANCE = contract_table(
     indexes=(
         Index("instance_deadline", "deadline_at", postgresql_where=text(HAS_DEADLINE)),
         Index("instance_wake", "wake_at", postgresql_where=text("wake_at IS NOT NULL")),
+        Index("instance_ended_lives", "workflow_id", postgresql_where=text(ENDED_CASE_LIVES)),
         Index(
             "instance_start_key",
             "tenant",
@@ -66,6 +76,7 @@ OPERATION = contract_table(
             "lease_expires_at",
             postgresql_where=text("lease_expires_at IS NOT NULL"),
         ),
+        Index("operation_ended_lives", "command_id", postgresql_where=text(ENDED_LIVES)),
         Index("operation_ready", "tenant", "target_system", "created_at", postgresql_where=text(READY)),
     ),
 )
@@ -78,6 +89,7 @@ OBLIGATION = contract_table(
     indexes=(
         Index("obligation_open", "workflow_id", postgresql_where=text("status = 'open'")),
         Index("obligation_deadline", "deadline_at", postgresql_where=text("status = 'open'")),
+        Index("obligation_unknown", "deadline_at", postgresql_where=text(UNKNOWN_OPEN)),
     ),
 )
 
@@ -95,5 +107,7 @@ LOCK = contract_table(
 )
 
 DOCUMENT = contract_table(DocumentRow, "document", METADATA, key=("sha256",))
+
+BREACH = contract_table(BreachRow, "breach", METADATA, key=("breach_id",))
 
 mail_tables(METADATA)

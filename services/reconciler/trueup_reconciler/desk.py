@@ -4,28 +4,38 @@ Deterministic bookkeeping between the pure cores and the store: no I/O, no clock
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar
+from datetime import datetime
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.contracts.events import ElementChanged, ElementVerified, ExceptionReported
+from trueup_common.contracts.events import (
+    ElementChanged,
+    ElementVerified,
+    ExceptionReported,
+    OperatorCommand,
+    OperatorCommandEnded,
+)
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.states import Phase
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.ports import Moment
-from trueup_reconciler.core.drift import Turned, close
+from trueup_reconciler.core.canary import CanaryRow, Tried, is_canary
 from trueup_reconciler.core.element import ElementRow
+from trueup_reconciler.core.report import close, restated
 from trueup_reconciler.core.settle import Step
 from trueup_reconciler.core.settlement import Act, SettlementRow, SettlementState
-from trueup_reconciler.core.visit import PaceRow, Round
+from trueup_reconciler.core.survey import Surveyed, SurveyRow
+from trueup_reconciler.core.turned import Turned
+from trueup_reconciler.core.visit import Pace, PaceRow, Round, admit
 from trueup_reconciler.store import Changed, Changes
 
 SERVICE: Final = "reconciler"
 ElementKey = tuple[str, str]
 K = TypeVar("K")
-V = TypeVar("V", SettlementRow, ElementRow)
+V = TypeVar("V", SettlementRow, ElementRow, CanaryRow, SurveyRow)
 
 
 class Desk:
@@ -36,10 +46,15 @@ class Desk:
         self.settlements: dict[str, SettlementRow] = {}
         self.elements: dict[ElementKey, ElementRow] = {}
         self.obligations: dict[str, ObligationRow] = {}
+        self.canaries: dict[str, CanaryRow] = {}
+        self.surveys: dict[str, SurveyRow] = {}
+        self._stored_canaries: dict[str, CanaryRow] = {}
+        self._stored_surveys: dict[str, SurveyRow] = {}
         self._stored_settlements: dict[str, SettlementRow] = {}
         self._stored_elements: dict[ElementKey, ElementRow] = {}
         self._stored_obligations: dict[str, ObligationRow] = {}
-        self._paces: tuple[PaceRow, ...] = ()
+        self._paces: dict[str, PaceRow] = {}
+        self._ahead: dict[str, PaceRow] = {}
         self._seen: set[ElementKey] = set()
         self._displaced: list[ElementRow] = []
         self._outgoing: list[Outgoing] = []
@@ -58,6 +73,47 @@ class Desk:
         """Take loaded obligations."""
         self._stored_obligations.update((row.obligation_id, row) for row in rows)
         self.obligations.update(self._stored_obligations)
+
+    def load_canaries(self, rows: Iterable[CanaryRow]) -> None:
+        """Take loaded canaries."""
+        self._stored_canaries.update((row.canary_key, row) for row in rows)
+        self.canaries.update(self._stored_canaries)
+
+    def load_surveys(self, rows: Iterable[SurveyRow]) -> None:
+        """Take loaded surveys."""
+        self._stored_surveys.update((row.survey_key, row) for row in rows)
+        self.surveys.update(self._stored_surveys)
+
+    def surveyed(self, surveyed: Surveyed) -> None:
+        """Take what a page of a survey came to."""
+        self.surveys[surveyed.row.survey_key] = surveyed.row
+        for obligation in (*surveyed.opened, *surveyed.closed):
+            self._report_of_pair(obligation, surveyed.row.system)
+
+    def planted(self, canary: CanaryRow, element: ElementRow) -> None:
+        """Take a planted drift. Nobody is told of it."""
+        self.canaries[canary.canary_key] = canary
+        self.elements.setdefault((element.object_key, element.element), element)
+
+    def tried(self, tried: Tried) -> None:
+        """Take what a try of the detector came to."""
+        self.canaries[tried.canary.canary_key] = tried.canary
+        for obligation in (tried.opened, tried.closed):
+            if obligation is not None:
+                self._report_of_pair(obligation, tried.canary.system)
+
+    def load_paces(self, rows: Iterable[PaceRow]) -> None:
+        """Take loaded paces."""
+        self._ahead.update((row.pace_key, row) for row in rows)
+
+    def slot(self, key: str, pace: Pace) -> datetime:
+        """When one more may go at this pace: now, or later. Only what goes now is paid for."""
+        now = self.moment.business
+        before = self._ahead.get(key) or PaceRow(pace_key=key, spent_until=now, state_version=0)
+        self._ahead[key], at = admit(before, pace, now)
+        if at <= now:
+            self._paces[key] = self._ahead[key]
+        return at
 
     def settled(self, step: Step, cause: str = "") -> None:
         """Take what a message did to a settlement; a repeated result goes out under the question's id."""
@@ -99,16 +155,63 @@ class Desk:
             self.send(message_id, event, event_subject(SERVICE, "verified", row.tenant), row.tenant, row.traceparent)
         if turned.opened is not None:
             self._report(turned.opened, row)
+        if turned.restated is not None:
+            obligation = self.obligations.get(turned.restated[0])
+            if obligation is not None and obligation.status == "open":
+                self._report(restated(obligation, turned.restated[1], self.moment.business), row)
+        for look in turned.looked:
+            self._looked(look, row)
         if turned.closed is not None:
             obligation = self.obligations.get(turned.closed[0])
             if obligation is not None and obligation.status == "open":
                 closed = close(obligation, turned.closed[1], self.moment.business)
                 self._report(closed, turned.closed_for or row)
 
+    def _looked(self, look: dict[str, str], row: ElementRow) -> None:
+        """An operator asked for a look: this is what was seen."""
+        result = {
+            "system": row.system,
+            "resource": row.resource,
+            "element": row.element,
+            "phase": Phase(row.phase).value,
+            "observed": row.observed,
+            "reason": row.reason,
+            "observed_at": row.observed_at.isoformat() if row.observed_at is not None else None,
+        }
+        self.ended(look["operator_command_id"], row.tenant, result=result, traceparent=look.get("traceparent"))
+
+    def refuse(self, command: OperatorCommand, detail: str, traceparent: str | None) -> None:
+        """Nothing of what an operator asked for can be done."""
+        opc = command.operator_command_id
+        self.ended(opc, command.tenant, state="REFUSED", detail=detail, traceparent=traceparent)
+
+    def ended(
+        self,
+        operator_command_id: str,
+        tenant: str,
+        *,
+        state: str = "DONE",
+        detail: str | None = None,
+        result: dict[str, Any] | None = None,
+        traceparent: str | None = None,
+    ) -> None:
+        """Tell how an operator command ended."""
+        event = OperatorCommandEnded(
+            operator_command_id=operator_command_id,
+            tenant=tenant,
+            state=state,
+            detail=detail,
+            result=result or {},
+            ended_by=SERVICE,
+            at=self.moment.business,
+        )
+        subject = event_subject(SERVICE, "operator-ended", tenant)
+        self.send(f"{operator_command_id}:ended", event, subject, tenant, traceparent)
+
     def visited(self, planned: Round) -> None:
         """Take planned visits."""
         self.elements.update(((row.object_key, row.element), row) for row in planned.elements)
-        self._paces = planned.paces
+        self._paces.update((row.pace_key, row) for row in planned.paces)
         for probe in planned.probes:
             subject = task_subject(probe.system, "probe", probe.tenant)
             self.send(probe.visit_id, probe, subject, probe.tenant, None)
@@ -125,11 +228,13 @@ class Desk:
             elements=elements,
             obligations=_split(self.obligations, self._stored_obligations),
             paces=Changed(
-                new=tuple(row.evolve(state_version=1) for row in self._paces if row.state_version == 0),
+                new=tuple(row.evolve(state_version=1) for row in self._paces.values() if not row.state_version),
                 moved=tuple(
-                    row.evolve(state_version=row.state_version + 1) for row in self._paces if row.state_version > 0
+                    row.evolve(state_version=row.state_version + 1) for row in self._paces.values() if row.state_version
                 ),
             ),
+            canaries=_moved(self.canaries, self._stored_canaries),
+            surveys=_moved(self.surveys, self._stored_surveys),
             finished=tuple(self._finished()),
             turned=tuple(self._phases()),
         )
@@ -143,7 +248,7 @@ class Desk:
     def _phases(self) -> Iterator[ElementRow]:
         for key, row in self.elements.items():
             before = self._stored_elements.get(key)
-            if before is None or before.phase is not row.phase:
+            if (before is None or before.phase is not row.phase) and not is_canary(row):
                 yield row
 
     def outgoing(self) -> list[Outgoing]:
@@ -165,7 +270,6 @@ class Desk:
         self._outgoing.append(Outgoing(message))
 
     def _report(self, obligation: ObligationRow, row: ElementRow) -> None:
-        self.obligations[obligation.obligation_id] = obligation
         event = ExceptionReported(
             reported_by=SERVICE,
             obligation=obligation,
@@ -174,8 +278,18 @@ class Desk:
             target_resource=row.resource,
             trace_id=row.origin.get("trace_id"),
         )
+        self._reported(event, row.traceparent)
+
+    def _report_of_pair(self, obligation: ObligationRow, system: str) -> None:
+        """An exception that is about a whole (tenant, system)."""
+        self._reported(ExceptionReported(reported_by=SERVICE, obligation=obligation, target_system=system), None)
+
+    def _reported(self, event: ExceptionReported, traceparent: str | None) -> None:
+        obligation = event.obligation
+        self.obligations[obligation.obligation_id] = obligation
+        subject = event_subject(SERVICE, "exception", obligation.tenant)
         message_id = f"{obligation.obligation_id}:{obligation.version}"
-        self.send(message_id, event, event_subject(SERVICE, "exception", row.tenant), row.tenant, row.traceparent)
+        self.send(message_id, event, subject, obligation.tenant, traceparent)
 
     def _tell_displaced(self, owner: ElementRow) -> None:
         """Cases that no longer own the element hear of it under the same version, so that none shows an old truth."""

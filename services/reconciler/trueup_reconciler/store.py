@@ -14,10 +14,12 @@ from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
+from trueup_reconciler.core.canary import CanaryRow
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settlement import SettlementRow
+from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
-from trueup_reconciler.tables import ELEMENT, OBLIGATION, PACE, SETTLEMENT
+from trueup_reconciler.tables import CANARY, ELEMENT, OBLIGATION, PACE, SETTLEMENT, SURVEY
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,6 +40,8 @@ class Changes:
     elements: Changed[ElementRow] = Changed()
     obligations: Changed[ObligationRow] = Changed()
     paces: Changed[PaceRow] = Changed()
+    canaries: Changed[CanaryRow] = Changed()
+    surveys: Changed[SurveyRow] = Changed()
     finished: tuple[SettlementRow, ...] = ()
     """Settlements that came to their verdict with this save, for the metrics."""
     turned: tuple[ElementRow, ...] = ()
@@ -71,6 +75,22 @@ class ReconcilerTransaction(Transaction, Protocol):
         """Paces by key."""
         ...
 
+    async def canaries(self, canary_keys: Sequence[str]) -> list[CanaryRow]:
+        """Canaries by key."""
+        ...
+
+    async def due_canaries(self, real: datetime, limit: int) -> list[CanaryRow]:
+        """Canaries whose planted drift should have been found by now (real time), locked."""
+        ...
+
+    async def surveys(self, survey_keys: Sequence[str]) -> list[SurveyRow]:
+        """Surveys by key."""
+        ...
+
+    async def due_surveys(self, now: datetime, limit: int) -> list[SurveyRow]:
+        """Surveys whose next page is due, locked."""
+        ...
+
     async def save(self, changes: Changes) -> None:
         """Insert and update by compare-and-set. Raises VersionConflict where another replica was first."""
         ...
@@ -79,11 +99,15 @@ class ReconcilerTransaction(Transaction, Protocol):
 _SETTLEMENTS: Final = Rows(SETTLEMENT, SettlementRow, key=("command_id",), version="state_version")
 _ELEMENTS: Final = Rows(ELEMENT, ElementRow, key=("object_key", "element"), version="state_version")
 _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
+_CANARIES: Final = Rows(CANARY, CanaryRow, key=("canary_key",), version="state_version")
+_SURVEYS: Final = Rows(SURVEY, SurveyRow, key=("survey_key",), version="state_version")
 _PACES: Final = Rows(PACE, PaceRow, key=("pace_key",), version="state_version")
 
 
 ANY_SETTLEMENT: Final = "SELECT EXISTS (SELECT 1 FROM settlement WHERE next_at <= (SELECT trueup.now()))"
 ANY_VISIT: Final = "SELECT EXISTS (SELECT 1 FROM element WHERE next_visit_at <= (SELECT trueup.now()))"
+ANY_CANARY: Final = "SELECT EXISTS (SELECT 1 FROM canary WHERE due_at <= (SELECT clock_timestamp()))"
+ANY_SURVEY: Final = "SELECT EXISTS (SELECT 1 FROM survey WHERE next_at <= (SELECT trueup.now()))"
 SETTLEMENTS: Final = Tally("trueup_settlements", "Unknown outcomes settled, by verdict", ("system", "verdict"))
 PHASES: Final = Tally("trueup_element_phases", "Elements that came into a phase", ("system", "phase"))
 
@@ -119,12 +143,32 @@ class SqlReconcilerTransaction(SqlTransaction):
         """Paces by key, without a lock: the save finds out whether another replica spent meanwhile."""
         return await _PACES.get(self.connection, "pace_key", pace_keys)
 
+    async def canaries(self, canary_keys: Sequence[str]) -> list[CanaryRow]:
+        """Canaries by key."""
+        return await _CANARIES.get(self.connection, "canary_key", canary_keys)
+
+    async def due_canaries(self, real: datetime, limit: int) -> list[CanaryRow]:
+        """Canaries that are overdue, locked for this transaction."""
+        tail = "WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _CANARIES.select(self.connection, tail, real, limit)
+
+    async def surveys(self, survey_keys: Sequence[str]) -> list[SurveyRow]:
+        """Surveys by key."""
+        return await _SURVEYS.get(self.connection, "survey_key", survey_keys)
+
+    async def due_surveys(self, now: datetime, limit: int) -> list[SurveyRow]:
+        """Surveys whose next page is due, locked for this transaction."""
+        tail = "WHERE next_at <= $1 ORDER BY next_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _SURVEYS.select(self.connection, tail, now, limit)
+
     async def save(self, changes: Changes) -> None:
         """Save in a fixed order of tables, so that two batches cannot deadlock."""
         await self._write(_SETTLEMENTS, changes.settlements)
         await self._write(_ELEMENTS, changes.elements)
         await self._write(_OBLIGATIONS, changes.obligations)
         await self._write(_PACES, changes.paces)
+        await self._write(_CANARIES, changes.canaries)
+        await self._write(_SURVEYS, changes.surveys)
         for settlement in changes.finished:
             self.count(SETTLEMENTS, settlement.system, settlement.verdict or "none")
         for element in changes.turned:

@@ -1,4 +1,4 @@
-"""Tables of the reconciler: settlements, elements, paces, the obligations it opened, and its mail."""
+"""Tables of the reconciler: settlements, elements, paces, canaries, surveys, obligations that it opened, its mail."""
 
 from typing import Final
 
@@ -6,8 +6,10 @@ from sqlalchemy import Index, MetaData, text
 
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_reconciler.core.canary import CanaryRow
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settlement import SettlementRow
+from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
 
 METADATA: Final = MetaData(schema="reconciler")
@@ -30,6 +32,8 @@ ELEMENT: Final = contract_table(
     ],
 )
 PACE: Final = contract_table(PaceRow, "pace", METADATA, key=("pace_key",))
+CANARY: Final = contract_table(CanaryRow, "canary", METADATA, key=("canary_key",))
+SURVEY: Final = contract_table(SurveyRow, "survey", METADATA, key=("survey_key",))
 OBLIGATION: Final = contract_table(
     ObligationRow,
     "obligation",

@@ -1,16 +1,20 @@
-"""What the planner keeps: exceptions by id, exceptions whose deadline passed, and one compare-and-set save."""
+"""What the planner keeps: exceptions, repairs and incidents, found by what they are about, saved by compare-and-set."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
+from trueup_repair_planner.core.incident import IncidentRow
 from trueup_repair_planner.core.lifecycle import ExceptionRow
-from trueup_repair_planner.tables import EXCEPTION
+from trueup_repair_planner.core.repair import RepairRow, Status
+from trueup_repair_planner.tables import EXCEPTION, FLYING, INCIDENT, REPAIR
+
+R = TypeVar("R", ExceptionRow, RepairRow, IncidentRow)
 
 
 class PlannerTransaction(Transaction, Protocol):
@@ -24,18 +28,73 @@ class PlannerTransaction(Transaction, Protocol):
         """Open exceptions whose deadline passed, locked; those that another replica holds are left out."""
         ...
 
-    async def save_exceptions(self, new: Sequence[ExceptionRow], moved: Sequence[ExceptionRow]) -> None:
-        """Insert and update by compare-and-set. Raises VersionConflict where another replica was first."""
+    async def repairs(self, repair_ids: Sequence[str]) -> list[RepairRow]:
+        """Repairs by id."""
+        ...
+
+    async def related_repairs(
+        self, subjects: Sequence[str], exception_ids: Sequence[str], operator_command_ids: Sequence[str] = ()
+    ) -> list[RepairRow]:
+        """All repairs of these subjects or exceptions, and those that these operator commands are at work for."""
+        ...
+
+    async def due_repairs(self, now: datetime, statuses: Sequence[Status], limit: int) -> list[RepairRow]:
+        """Repairs whose time has come, locked; those that another replica holds are left out."""
+        ...
+
+    async def unverified_repairs(self, now: datetime, limit: int) -> list[RepairRow]:
+        """Repairs in verification whose time for it is over, locked."""
+        ...
+
+    async def held_repairs(self, incident_id: str, limit: int) -> list[RepairRow]:
+        """Repairs that an incident holds back, oldest first, locked."""
+        ...
+
+    async def incidents_of(self, causes: Sequence[tuple[str, str]]) -> list[IncidentRow]:
+        """The newest incident of each (tenant, cause), locked against other replicas by its version."""
+        ...
+
+    async def due_incidents(self, now: datetime, limit: int) -> list[IncidentRow]:
+        """Incidents whose time has come, locked."""
+        ...
+
+    async def incident_counts(self, incident_ids: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
+        """Of each incident: (open exceptions, repairs held, repairs in flight)."""
+        ...
+
+    async def save(
+        self,
+        exceptions: tuple[Sequence[ExceptionRow], Sequence[ExceptionRow]],
+        repairs: tuple[Sequence[RepairRow], Sequence[RepairRow]] = ((), ()),
+        incidents: tuple[Sequence[IncidentRow], Sequence[IncidentRow]] = ((), ()),
+    ) -> None:
+        """Insert and update, each (new, moved), by compare-and-set. Raises VersionConflict where another was first."""
         ...
 
 
 _EXCEPTIONS: Final = Rows(EXCEPTION, ExceptionRow, key=("exception_id",), version="version")
+_REPAIRS: Final = Rows(REPAIR, RepairRow, key=("repair_id",), version="version")
+_INCIDENTS: Final = Rows(INCIDENT, IncidentRow, key=("incident_id",), version="version")
 
 
 ANY_OVERDUE: Final = (
     "SELECT EXISTS (SELECT 1 FROM exception WHERE status = 'open' AND deadline_at <= (SELECT trueup.now()))"
 )
+ANY_DUE_INCIDENT: Final = "SELECT EXISTS (SELECT 1 FROM incident WHERE due_at <= (SELECT trueup.now()))"
+ANY_UNVERIFIED: Final = (
+    "SELECT EXISTS (SELECT 1 FROM repair WHERE status = 'VERIFYING' AND verify_until <= (SELECT trueup.now()))"
+)
+ANY_DUE_REPAIR: Final = "SELECT EXISTS (SELECT 1 FROM repair WHERE due_at <= (SELECT trueup.now()))"
 OPENED: Final = Tally("trueup_exceptions_opened", "Exceptions opened by kind", ("kind",))
+REPAIRS_ENDED: Final = Tally("trueup_repairs_ended", "Repairs by how they ended", ("action", "status"))
+INCIDENTS_OPENED: Final = Tally("trueup_incidents_opened", "Incidents opened", ("by",))
+_COUNTS: Final = f"""
+SELECT i AS incident_id,
+  (SELECT count(*) FROM exception WHERE incident_id = i AND status = 'open') AS open,
+  (SELECT count(*) FROM repair WHERE incident_id = i AND held) AS held,
+  (SELECT count(*) FROM repair WHERE incident_id = i AND NOT held AND {FLYING} AND due_at IS NOT NULL) AS flying
+FROM unnest($1::text[]) AS wanted(i)
+"""
 
 
 class SqlPlannerTransaction(SqlTransaction):
@@ -55,15 +114,92 @@ class SqlPlannerTransaction(SqlTransaction):
         )
         return await _EXCEPTIONS.select(self.connection, tail, now, limit)
 
-    async def save_exceptions(self, new: Sequence[ExceptionRow], moved: Sequence[ExceptionRow]) -> None:
-        """Insert and update by compare-and-set."""
-        if new:
-            inserted = await _EXCEPTIONS.insert_new(self.connection, new)
-            if len(inserted) != len(new):
-                raise VersionConflict("exception: another replica inserted first")
-            for row in new:
-                self.count(OPENED, row.kind)
-        await _EXCEPTIONS.update(self.connection, moved)
+    async def repairs(self, repair_ids: Sequence[str]) -> list[RepairRow]:
+        """Repairs by id."""
+        return await _REPAIRS.get(self.connection, "repair_id", repair_ids)
+
+    async def related_repairs(
+        self, subjects: Sequence[str], exception_ids: Sequence[str], operator_command_ids: Sequence[str] = ()
+    ) -> list[RepairRow]:
+        """All repairs of these subjects or exceptions, and those that these operator commands are at work for."""
+        if not (subjects or exception_ids or operator_command_ids):
+            return []
+        tail = (
+            "WHERE subject_key = ANY($1) OR exception_id = ANY($2) OR operator_command_id = ANY($3) "
+            "ORDER BY created_at, repair_id"
+        )
+        return await _REPAIRS.select(
+            self.connection, tail, list(subjects), list(exception_ids), list(operator_command_ids)
+        )
+
+    async def due_repairs(self, now: datetime, statuses: Sequence[Status], limit: int) -> list[RepairRow]:
+        """Repairs whose time has come, locked for this transaction."""
+        tail = "WHERE due_at <= $1 AND status = ANY($2) ORDER BY due_at, repair_id LIMIT $3 FOR UPDATE SKIP LOCKED"
+        return await _REPAIRS.select(self.connection, tail, now, [status.value for status in statuses], limit)
+
+    async def unverified_repairs(self, now: datetime, limit: int) -> list[RepairRow]:
+        """Repairs in verification whose time for it is over, locked for this transaction."""
+        tail = (
+            "WHERE status = 'VERIFYING' AND verify_until <= $1 ORDER BY verify_until, repair_id LIMIT $2 "
+            "FOR UPDATE SKIP LOCKED"
+        )
+        return await _REPAIRS.select(self.connection, tail, now, limit)
+
+    async def held_repairs(self, incident_id: str, limit: int) -> list[RepairRow]:
+        """Repairs that an incident holds back, oldest first."""
+        tail = "WHERE incident_id = $1 AND held ORDER BY created_at, repair_id LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _REPAIRS.select(self.connection, tail, incident_id, limit)
+
+    async def incidents_of(self, causes: Sequence[tuple[str, str]]) -> list[IncidentRow]:
+        """The newest incident of each (tenant, cause)."""
+        if not causes:
+            return []
+        tail = (
+            "AS x JOIN unnest($1::text[], $2::text[]) AS wanted(t, k) ON tenant = t AND cause_key = k "
+            "WHERE number = (SELECT max(number) FROM incident n WHERE n.tenant = t AND n.cause_key = k)"
+        )
+        tenants, keys = [tenant for tenant, _ in causes], [key for _, key in causes]
+        return await _INCIDENTS.select(self.connection, tail, tenants, keys)
+
+    async def due_incidents(self, now: datetime, limit: int) -> list[IncidentRow]:
+        """Incidents whose time has come, locked for this transaction."""
+        tail = "WHERE due_at <= $1 ORDER BY due_at, incident_id LIMIT $2 FOR UPDATE SKIP LOCKED"
+        return await _INCIDENTS.select(self.connection, tail, now, limit)
+
+    async def incident_counts(self, incident_ids: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
+        """Of each incident: (open exceptions, repairs held, repairs in flight)."""
+        records: list[Any] = await self.connection.fetch(_COUNTS, list(incident_ids))
+        return {record["incident_id"]: (record["open"], record["held"], record["flying"]) for record in records}
+
+    async def save(
+        self,
+        exceptions: tuple[Sequence[ExceptionRow], Sequence[ExceptionRow]],
+        repairs: tuple[Sequence[RepairRow], Sequence[RepairRow]] = ((), ()),
+        incidents: tuple[Sequence[IncidentRow], Sequence[IncidentRow]] = ((), ()),
+    ) -> None:
+        """Insert and update by compare-and-set; what ends makes room for what takes its place."""
+        await _save(self.connection, _EXCEPTIONS, *exceptions)
+        await _save(self.connection, _REPAIRS, *repairs)
+        await _save(self.connection, _INCIDENTS, *incidents)
+        self._count(exceptions[0], [*repairs[0], *repairs[1]], [*incidents[0], *incidents[1]])
+
+    def _count(
+        self, found: Sequence[ExceptionRow], repairs: Sequence[RepairRow], incidents: Sequence[IncidentRow]
+    ) -> None:
+        for row in found:
+            self.count(OPENED, row.kind)
+        for repair in repairs:
+            if not repair.in_flight:
+                self.count(REPAIRS_ENDED, repair.repair_action, repair.status.value)
+        for item in incidents:
+            if item.trail and item.trail[-1]["event"] == "many":
+                self.count(INCIDENTS_OPENED, str(item.cause["by"]))
+
+
+async def _save(connection: Any, rows: Rows[R], new: Sequence[R], moved: Sequence[R]) -> None:
+    await rows.update(connection, moved)
+    if new and len(await rows.insert_new(connection, new)) != len(new):
+        raise VersionConflict(f"{rows.table.name}: another replica inserted first")
 
 
 def sql_store(database: Database) -> SqlStore[SqlPlannerTransaction]:

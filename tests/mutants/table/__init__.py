@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.table import adapters, delivery, documents, gateway, orchestrator, people, reconciler, sagas
+from tests.mutants.table import (
+    adapters,
+    delivery,
+    documents,
+    gateway,
+    numbers,
+    operators,
+    orchestrator,
+    people,
+    planner,
+    reconciler,
+    sagas,
+)
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *adapters.MUTANTS,
@@ -14,6 +26,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *delivery.MUTANTS,
     *gateway.MUTANTS,
     *people.MUTANTS,
+    *operators.MUTANTS,
     *reconciler.MUTANTS,
+    *planner.MUTANTS,
     *documents.MUTANTS,
+    *numbers.MUTANTS,
 )

@@ -130,6 +130,15 @@ LEDGER: Final = (
         killers=(f"{TESTS}/test_effect.py::test_the_scan_takes_over_what_a_dead_process_left",),
     ),
     Mutant(
+        name="outcome-folded-into-an-old-row",
+        law="what somebody else moved is loaded before an outcome is folded into it",
+        rows="E5",
+        file=f"{SERVICE}/handler.py",
+        old=" or batch.moment.repeated",
+        new="",
+        killers=(f"{TESTS}/test_store.py::test_an_outcome_does_not_undo_a_raised_fence",),
+    ),
+    Mutant(
         name="lost-lease-goes-on",
         law="an attempt stops when a find has taken its lease",
         rows="E5",

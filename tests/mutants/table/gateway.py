@@ -9,6 +9,8 @@ from tests.mutants.mutant import Mutant
 CORE: Final = "services/gateway/trueup_gateway/core"
 STORE: Final = "services/gateway/trueup_gateway/store"
 RULES: Final = "tests/gateway/test_acceptance_rules.py"
+STARTS: Final = "tests/gateway/test_start_rules.py"
+START_BATCHES: Final = "tests/gateway/test_start_batches.py"
 GRANTS: Final = "tests/gateway/test_workflow_grants.py"
 BOUNDS: Final = "tests/gateway/test_minting.py::test_each_bound_refuses_alone"
 FLAWS: Final = "tests/gateway/test_minting.py::test_each_flaw_of_an_approval_refuses_alone"
@@ -55,6 +57,17 @@ ACCEPTANCE: Final = (
         old="SET uses_left = c.uses_left - u.uses",
         new="SET uses_left = c.uses_left",
         killers=("tests/gateway/test_acceptance.py::test_exactly_as_many_as_uses_are_accepted",),
+    ),
+    Mutant(
+        name="accepted-on-what-was-read-once",
+        law="revocation of a capability ends acceptance, also between reading and writing",
+        rows="G3",
+        file=f"{STORE}/acceptance.py",
+        old=" AND c.revoked_at IS NULL",
+        new="",
+        killers=(
+            "tests/gateway/test_acceptance.py::test_what_was_read_of_a_capability_is_checked_where_its_use_is_counted",
+        ),
     ),
     Mutant(
         name="second-key-for-a-taken-identity",
@@ -127,6 +140,69 @@ ACCEPTANCE: Final = (
         old="    if seconds >= expires_at:",
         new="    if seconds >= expires_at + 3600:",
         killers=("tests/gateway/test_tokens.py::test_a_right_token_tells_who_calls_until_it_expires",),
+    ),
+)
+
+STARTING: Final = (
+    Mutant(
+        name="start-uses-counted-per-batch",
+        law="of many starts on one capability exactly as many as it has uses left are accepted",
+        rows="G3",
+        file=f"{CORE}/starts.py",
+        old="check_uses(standing, uses.get(request.capability_id, 0))",
+        new="check_uses(standing, 0)",
+        killers=(f"{STARTS}::test_keys_and_uses_hold_in_any_batch",),
+    ),
+    Mutant(
+        name="start-uses-not-decremented",
+        law="each start takes one use, in its own transaction",
+        rows="G3",
+        file=f"{STORE}/workflows.py",
+        old="            using([new.capability_id for new in starts]),\n",
+        new="",
+        killers=(f"{START_BATCHES}::test_starts_that_wait_together_share_a_transaction",),
+    ),
+    Mutant(
+        name="one-key-twice-in-a-batch-of-starts",
+        law="a key starts one case, whoever waits together",
+        rows="I2 L2",
+        file=f"{CORE}/starts.py",
+        old="            by_key[request.tenant, request.key] = _made(request, verdict)\n",
+        new="",
+        killers=(
+            f"{STARTS}::test_keys_and_uses_hold_in_any_batch",
+            f"{START_BATCHES}::test_a_batch_answers_each_for_itself",
+        ),
+    ),
+    Mutant(
+        name="key-taken-over-twice",
+        law="a revision takes over the key only of the case that it revises",
+        rows="L2 I2",
+        file=f"{STORE}/workflows.py",
+        old="WHERE e.tenant = q.tenant AND e.key = q.key AND e.workflow_id = q.revises",
+        new="WHERE e.tenant = q.tenant AND e.key = q.key",
+        killers=(f"{START_BATCHES}::test_a_key_is_taken_over_once",),
+    ),
+    Mutant(
+        name="neighbours-share-a-failure",
+        law="a batch that cannot be committed runs again one by one",
+        rows="M3",
+        file="services/gateway/trueup_gateway/batching.py",
+        old="            return await self._apart(batch, None)\n",
+        new="            _answer(batch, [_unavailable()] * len(batch))\n            return []\n",
+        killers=(
+            f"{START_BATCHES}::test_one_broken_start_does_not_take_its_neighbours",
+            "tests/gateway/test_acceptance.py::test_one_broken_request_does_not_take_its_neighbours",
+        ),
+    ),
+    Mutant(
+        name="start-beside-a-retirement",
+        law="a start sees the retirement of its version, or is seen by it",
+        rows="L3",
+        file="services/gateway/trueup_gateway/starting.py",
+        old="            await tx.hold_definitions(names)\n",
+        new="",
+        killers=(f"{START_BATCHES}::test_who_retires_holds_back_only_that_workflow",),
     ),
 )
 
@@ -232,4 +308,4 @@ MINTING: Final = (
     ),
 )
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*ACCEPTANCE, *MINTING)
+MUTANTS: Final[tuple[Mutant, ...]] = (*ACCEPTANCE, *STARTING, *MINTING)

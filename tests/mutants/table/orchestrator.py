@@ -48,6 +48,15 @@ STATES: Final = (
         killers=("tests/orchestrator/test_memory.py::test_who_holds_an_old_case_loads_it_again",),
     ),
     Mutant(
+        name="short-window-decided-by-all-at-once",
+        law="where room is short, one transaction alone decides for a window",
+        rows="E7",
+        file="services/orchestrator/trueup_orchestrator/desk.py",
+        old="        loads = await tx.loads(list(sizes), lock=True)\n",
+        new="        loads = await tx.loads(list(sizes), lock=False)\n",
+        killers=("tests/orchestrator/test_store.py::test_a_window_is_decided_alone_only_where_room_is_short",),
+    ),
+    Mutant(
         name="stale-receipt-moves",
         law="only the newest attempt's own receipt moves an operation",
         rows="E2 X4",

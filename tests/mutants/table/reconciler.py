@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 CORE: Final = "services/reconciler/trueup_reconciler/core"
 SETTLE: Final = "tests/reconciler/test_settle.py"
 DRIFT: Final = "tests/reconciler/test_drift.py"
+REPAIRS: Final = "tests/reconciler/test_repairs.py"
 BELIEVED: Final = f"{SETTLE}::test_absence_is_not_believed_without_access_too_early_or_with_an_older_attempt_at_large"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -136,8 +137,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         law="verification goes on after success",
         rows="R8",
         file=f"{CORE}/visit.py",
-        old="    return now + entry(STEADY_SECONDS, same_count)",
-        new="    return now + entry(STEADY_SECONDS, same_count) * 365",
+        old="else STEADY_SECONDS, same_count)",
+        new="else STEADY_SECONDS, same_count) * 365",
         killers=(f"{DRIFT}::test_healthy_objects_are_seen_again_ever_more_rarely_and_a_change_starts_over",),
     ),
     Mutant(
@@ -148,5 +149,95 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="        if at > now:\n",
         new="        if at > now + timedelta(hours=1):\n",
         killers=(f"{DRIFT}::test_visits_of_one_system_keep_the_rate_and_none_is_lost",),
+    ),
+    Mutant(
+        name="repaired-read-as-healthy",
+        law="a repair that succeeded is verified by looking, and by nothing else",
+        rows="R2 Q7",
+        file=f"{CORE}/drift.py",
+        old="        visit_id=None,\n        visit_asked_at=None,\n        next_visit_at=now,\n    )\n",
+        new="        visit_asked_at=None,\n        next_visit_at=now,\n    )\n",
+        killers=(f"{REPAIRS}::test_what_was_asked_before_the_repair_says_nothing_about_it",),
+    ),
+    Mutant(
+        name="repair-takes-the-element",
+        law="an element stays the operation's that established it, so that undoing it still retires it",
+        rows="R3 S4",
+        file=f"{CORE}/drift.py",
+        old="    if row is not None and _repairs(event, item, row):\n",
+        new="    if row is not None and row.owed and _repairs(event, item, row):\n",
+        killers=(f"{REPAIRS}::test_a_repair_that_succeeded_is_verified_by_looking_and_by_nothing_else",),
+    ),
+    Mutant(
+        name="repairs-without-end",
+        law="a repair that does not hold escalates instead of looping",
+        rows="R9",
+        file=f"{CORE}/budget.py",
+        old="    if row.repairs_count >= budget.repairs_max:\n",
+        new="    if row.repairs_count >= 10 * budget.repairs_max:\n",
+        killers=(f"{REPAIRS}::test_a_repair_that_does_not_hold_waits_longer_each_time_and_then_is_a_persons",),
+    ),
+    Mutant(
+        name="fighting-goes-on",
+        law="two owners that fight over one value escalate",
+        rows="R9",
+        file=f"{CORE}/budget.py",
+        old="    if row.fights_count >= budget.fights_max:\n",
+        new="    if row.fights_count >= 100 * budget.fights_max:\n",
+        killers=(f"{REPAIRS}::test_two_owners_of_one_value_are_told_from_a_target_that_fails",),
+    ),
+    Mutant(
+        name="mends-what-it-cannot",
+        law="what no command can bring back is a person's",
+        rows="R2",
+        file=f"{CORE}/budget.py",
+        old=' or drift.value not in row.repair.get("mends", ())',
+        new="",
+        killers=(f"{REPAIRS}::test_what_no_command_can_bring_back_is_a_persons",),
+    ),
+    Mutant(
+        name="rules-for-ever",
+        law="a rule of accepted drift ends",
+        rows="R11",
+        file=f"{CORE}/ignoring.py",
+        old="            self.since <= now < self.until\n",
+        new="            self.since <= now\n",
+        killers=(
+            "tests/reconciler/test_ignoring.py::"
+            "test_when_the_rule_ends_the_drift_is_found_at_the_next_look_and_that_comes_in_time",
+        ),
+    ),
+    Mutant(
+        name="dead-detector-unnoticed",
+        law="a planted drift that is not found in time is an exception",
+        rows="R11",
+        file=f"{CORE}/canary.py",
+        old="    return Tried(later.evolve(obligation_id=obligation_id), opened=opened)\n",
+        new="    return Tried(later.evolve(obligation_id=obligation_id))\n",
+        killers=(
+            "tests/reconciler/test_canary.py::"
+            "test_a_detector_that_does_not_find_it_in_time_is_reported_once_and_cleared_when_it_does",
+        ),
+    ),
+    Mutant(
+        name="half-a-survey-closes",
+        law="only a whole round that did not find it closes an unmanaged effect",
+        rows="R10",
+        file=f"{CORE}/survey.py",
+        old="    if page.next_cursor is not None:\n        return Surveyed(on, opened=tuple(opened))\n",
+        new="",
+        killers=(
+            "tests/reconciler/test_survey.py::"
+            "test_what_stands_in_no_ledger_is_an_exception_with_an_owner_until_a_whole_round_does_not_find_it",
+        ),
+    ),
+    Mutant(
+        name="looks-beyond-the-rate",
+        law="looks for unknown outcomes keep the rate of their system",
+        rows="R6",
+        file="services/reconciler/trueup_reconciler/desk.py",
+        old="        if at <= now:\n            self._paces[key] = self._ahead[key]\n        return at\n",
+        new="        return now\n",
+        killers=("tests/reconciler/test_handler.py::test_looks_keep_the_rate_of_their_system_and_none_is_lost",),
     ),
 )

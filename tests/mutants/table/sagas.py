@@ -251,7 +251,7 @@ WAITING: Final = (
         name="paused-case-sends",
         law="a paused case sends nothing new",
         rows="S5",
-        file=f"{CORE}/control.py",
+        file=f"{CORE}/pausing.py",
         old="if paused and row.next_retry_at != row.deadline_at:",
         new="if paused and row.next_retry_at is not None:",
         killers=(f"{PATHS}::test_pause_and_resume", Seeds(120, sagas=True)),

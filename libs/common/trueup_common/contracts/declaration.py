@@ -4,8 +4,9 @@ It stands beside the adapter's code, is loaded into the catalog by hash and is i
 keeps the one it started with. Adding a command type touches one file.
 """
 
+from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,6 +34,34 @@ class Probe(Contract):
     params: dict[str, ValueFrom] = Field(default_factory=dict)
 
 
+class Mapping(Contract):
+    """Another command of the same system and where its payload comes from (compensation, repair)."""
+
+    command_type: str = Field(pattern=COMMAND_TYPE_PATTERN)
+    payload: dict[str, ValueFrom]
+    only_if: ValueFrom | None = None
+    verification: str = ""
+
+
+class Drift(StrEnum):
+    """How an element can differ from what is desired of it."""
+
+    MISSING = "missing"
+    DIFFERENT = "different"
+
+
+class Repair(Mapping):
+    """The command that brings one element back, and nothing else (requirement R3).
+
+    `mends` says which drift it can mend at all; any other is a person's. `binds` names payload members that come from
+    the observation of the drift (`version`, `etag` or `value`): who changed the object since then is not overwritten.
+    A repair establishes the element that it mends, and declares its own repair, so that it can be repaired again.
+    """
+
+    mends: tuple[Drift, ...] = (Drift.MISSING, Drift.DIFFERENT)
+    binds: dict[str, Literal["version", "etag", "value"]] = Field(default_factory=dict)
+
+
 class Establishes(Contract):
     """One element of the desired state that a success of this command brings about.
 
@@ -47,21 +76,14 @@ class Establishes(Contract):
     window_seconds: float = Field(default=0.0, ge=0)
     normaliser: str = "exact"
     probe: Probe
+    repair: Repair | None = None
+    """How this element alone is brought back; the type's own `repair` where it has none."""
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
         if self.normaliser not in NORMALISERS:
             raise ValueError(f"{self.element}: no such normaliser {self.normaliser!r}")
         return self
-
-
-class Mapping(Contract):
-    """Another command of the same system and where its payload comes from (compensation, repair)."""
-
-    command_type: str = Field(pattern=COMMAND_TYPE_PATTERN)
-    payload: dict[str, ValueFrom]
-    only_if: ValueFrom | None = None
-    verification: str = ""
 
 
 class CommandDeclaration(Contract):
@@ -94,7 +116,7 @@ class CommandDeclaration(Contract):
     read_back: bool = True
     establishes: tuple[Establishes, ...] = ()
     compensation: Mapping | None = None
-    repair: Mapping | None = None
+    repair: Repair | None = None
     forward_recovery: str = Field(default="person", pattern="^(retry|repair|person)$")
     reconciliation: str = Field(default="find", pattern="^(find|probe|person)$")
     manual_policy: str | None = None
@@ -112,10 +134,19 @@ class CommandDeclaration(Contract):
             raise ValueError(f"{self.type}: keys must outlive retries and late delivery")
         if self.effect_class is EffectClass.COMPENSABLE and self.compensation is None:
             raise ValueError(f"{self.type} is compensable and declares no compensation")
-        for mapping in (self.compensation, self.repair):
+        for mapping in (self.compensation, *self.repairs()):
             if mapping is not None and not mapping.command_type.startswith(f"{self.system}."):
                 raise ValueError(f"{self.type}: compensation and repair stay within the system")
         return self
+
+    def repair_of(self, item: Establishes) -> Repair | None:
+        """What brings one element back; None where only a person can."""
+        return item.repair or self.repair
+
+    def repairs(self) -> tuple[Repair, ...]:
+        """Every repair that the declaration names."""
+        named = (self.repair, *(item.repair for item in self.establishes))
+        return tuple(repair for repair in named if repair is not None)
 
     @property
     def retry_horizon_seconds(self) -> float:

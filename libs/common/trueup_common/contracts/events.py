@@ -57,6 +57,8 @@ class StartCase(ForwardContract):
     payload_ref: PayloadRef | None = None
     grant: str = ""
     grant_expires_at: Instant | None = None
+    supersedes: str | None = None
+    """The ended command whose place this one takes; a business identity that the other holds passes on."""
 
 
 class StartWorkflow(ForwardContract):
@@ -92,18 +94,52 @@ class StartWorkflow(ForwardContract):
     accepted_at: Instant
 
 
-class ControlAsked(ForwardContract):
-    """gateway → orchestrator: somebody entitled wants a case cancelled, paused or resumed. `action` says which.
+class OperatorCommand(ForwardContract):
+    """gateway → whoever performs it: an act of a person or a repair, admitted under a decision of its own.
 
-    Subject `trueup.evt.gateway.control.<tenant>`, message id = control id.
+    Subject `trueup.evt.gateway.operator.<tenant>`, message id = `operator_command_id`. `performer` is the one service
+    that acts and tells the end; it asks the table of `contracts.operators` again, for the state may have moved. Other
+    services may listen. `deadline_at` is the new deadline of what is tried again, `mandate_expires_at` until when its
+    authority was renewed.
     """
 
-    control_id: str
-    workflow_id: str
+    operator_command_id: str
     tenant: str
     action: str
+    performer: str
+    target_kind: str
+    target_id: str
+    workflow_id: str | None = None
+    command_id: str | None = None
+    exception_id: str | None = None
+    exception_kind: str | None = None
+    repair_id: str | None = None
+    element: dict[str, str] | None = None
+    """(system, resource, element) of a drift."""
     actor: str
     reason: str
+    evidence: list[Any] = Field(default_factory=list)
+    params: dict[str, Any] = Field(default_factory=dict)
+    decision_id: str
+    deadline_at: Instant | None = None
+    mandate_expires_at: Instant | None = None
+    at: Instant
+
+
+class OperatorCommandEnded(ForwardContract):
+    """Whoever performed it → gateway: how an operator command ended: DONE or REFUSED, with what is allowed instead.
+
+    Subject `trueup.evt.<service>.operator-ended.<tenant>`, message id = `<operator_command_id>:ended`. Of an act that
+    takes its time (a redrive, a cancel) this is the end of what it set in motion, and `result` says which.
+    """
+
+    operator_command_id: str
+    tenant: str
+    state: str
+    detail: str | None = None
+    allowed_actions: tuple[str, ...] = ()
+    result: dict[str, Any] = Field(default_factory=dict)
+    ended_by: str
     at: Instant
 
 
@@ -262,6 +298,18 @@ class Settlement(ForwardContract):
     at: Instant
 
 
+class RepairOffer(ForwardContract):
+    """The command that would bring one element back, filled in from its declaration (`declaration.Repair`)."""
+
+    command_type: str
+    resource: str
+    payload: dict[str, Any]
+    mends: tuple[str, ...] = ()
+    binds: dict[str, str] = Field(default_factory=dict)
+    """Payload members that come from the observation of the drift."""
+    verification: str = ""
+
+
 class EstablishedElement(ForwardContract):
     """One desired element, filled in."""
 
@@ -275,6 +323,8 @@ class EstablishedElement(ForwardContract):
     verified: bool
     """True where the receipt's own read-back already equals the desired value."""
     observation: Observation | None = None
+    repair: RepairOffer | None = None
+    """None where only a person can bring it back."""
 
 
 class Established(ForwardContract):
@@ -301,6 +351,8 @@ class Established(ForwardContract):
     object_type: str | None = None
     object_id: str | None = None
     """The business object that the case is about: its state vector is all elements of it."""
+    supersedes: str | None = None
+    """The command whose place this operation took: drift of it stays open until it was observed to be over."""
 
 
 class Retired(ForwardContract):
@@ -403,6 +455,8 @@ class ExceptionChanged(ForwardContract):
     owner: str
     deadline_at: Instant
     opened_at: Instant
+    first_deadline_at: Instant | None = None
+    """What its service level is measured by; `deadline_at` moves with each escalation."""
     closed_at: Instant | None = None
     resolution_type: str | None = None
     resolved_by: str | None = None
@@ -412,6 +466,76 @@ class ExceptionChanged(ForwardContract):
     envelope: dict[str, Any] = Field(default_factory=dict)
     allowed_actions: tuple[str, ...] = ()
     trace_id: str | None = None
+    repair_id: str | None = None
+    """Its repair: the one in flight, else the last one."""
+    repair_status: str | None = None
+    incident_id: str | None = None
+    version: int
+
+
+class RepairChanged(ForwardContract):
+    """planner → gateway, reconciler: one planned repair as it stands (requirement Q5). Version orders its changes."""
+
+    repair_id: str
+    tenant: str
+    exception_id: str
+    subject_key: str
+    number: int
+    status: str
+    source_command: str | None = None
+    source_workflow: str | None = None
+    source_saga: str | None = None
+    drift: dict[str, Any] | None = None
+    """{element, system, resource, desired, observed, observed_at} where an element is repaired."""
+    root_cause: str
+    repair_action: str
+    risk_level: str
+    required_capability: dict[str, Any] = Field(default_factory=dict)
+    approval_required: bool
+    verification_plan: str
+    rollback_or_compensation: str
+    explanation: str = ""
+    playbook: str
+    playbook_version: int
+    owner: str
+    planned_by: str
+    decision_id: str | None = None
+    approval_id: str | None = None
+    command_id: str | None = None
+    """The repair command, where one was accepted."""
+    operator_command_id: str | None = None
+    incident_id: str | None = None
+    error_code: str | None = None
+    error_detail: str | None = None
+    due_at: Instant | None = None
+    """When the planner goes on with it by itself; empty where it waits for a person or for the end of an incident."""
+    created_at: Instant
+    executed_at: Instant | None = None
+    ended_at: Instant | None = None
+    trail: list[dict[str, Any]] = Field(default_factory=list)
+    trace_id: str | None = None
+    version: int
+
+
+class IncidentChanged(ForwardContract):
+    """planner → gateway: many exceptions of one cause, as one incident. Version orders its changes."""
+
+    incident_id: str
+    tenant: str
+    status: str
+    cause: dict[str, Any]
+    """{by, value, system, failure_class}: what the exceptions share."""
+    owner: str
+    exceptions_count: int
+    exceptions: list[str] = Field(default_factory=list)
+    blast_radius: dict[str, Any] = Field(default_factory=dict)
+    held_count: int = 0
+    first_at: Instant
+    last_at: Instant
+    opened_at: Instant
+    closed_at: Instant | None = None
+    next_probe_at: Instant | None = None
+    trail: list[dict[str, Any]] = Field(default_factory=list)
     version: int
 
 

@@ -8,6 +8,10 @@ from trueup_common.contracts.shape import ForwardContract, Instant
 
 STALE_AFTER_SECONDS: Final = 5.0
 
+FREEZE: Final = "freeze"
+BREAK_GLASS: Final = "break_glass"
+"""Lets effects of its scope through every freeze, for a limited time."""
+
 
 class FreezeScope(ForwardContract):
     """What a freeze holds back; None covers everything. `compensation=True` names compensations too."""
@@ -21,7 +25,7 @@ class FreezeScope(ForwardContract):
 
 
 class GovernanceEntry(ForwardContract):
-    """One active entry: `kind` ∈ revoked_decision, revoked_capability, revoked_mandate, freeze, policy."""
+    """One active entry: `kind` ∈ revoked_decision, revoked_capability, revoked_mandate, freeze, break_glass, policy."""
 
     kind: str
     id: str
@@ -39,6 +43,22 @@ def key_of(entry: GovernanceEntry) -> str:
 def digest_of(entries: Mapping[str, GovernanceEntry] | Iterable[str]) -> str:
     """Digest of an active set: its keys, sorted."""
     return digest(sorted(entries))
+
+
+Held = tuple[str, str, FreezeScope, Instant | None]
+"""(kind, id, scope, expiry) of a freeze or of a broken glass."""
+
+
+def held_by(held: Iterable[Held], fields: Mapping[str, Any], now: Instant, *, compensation: bool = False) -> str | None:
+    """The id of a freeze that holds back an effect with these fields; None where none does, or a glass was broken."""
+    found: str | None = None
+    for kind, name, scope, expires_at in held:
+        if (expires_at is not None and expires_at <= now) or not covers(scope, fields, compensation=compensation):
+            continue
+        if kind == BREAK_GLASS:
+            return None
+        found = found or name
+    return found
 
 
 def covers(scope: FreezeScope, fields: Mapping[str, Any], *, compensation: bool = False) -> bool:

@@ -97,6 +97,10 @@ class JournalRow(ForwardContract):
     repair_owner: str | None = None
     operator_status: str | None = None
     operator_action: str | None = None
+    operator_command_id: str | None = None
+    """The latest operator command on this operation; while it is at work, attempts are sent on its decision."""
+    attempts_before: int = 0
+    """Attempts that were sent before an operator gave a new budget."""
     human_review_required: bool = False
     resolved_at: Instant | None = None
     resolution_type: str | None = None
@@ -153,6 +157,8 @@ class InstanceRow(ForwardContract):
     """Why the case left its way forward: {reason, step_id, at}."""
     cancel: dict[str, Any] | None = None
     paused: dict[str, Any] | None = None
+    mandate_until: Instant | None = None
+    """Until when an operator's decision renewed the mandate; None where its own lifetime counts."""
     wait: dict[str, Any] | None = None
     """What the case waits for: {reason, expects, step_id, owner, backup_owner, deadline, next_wake_at}."""
     wake_at: Instant | None = None

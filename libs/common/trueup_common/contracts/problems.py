@@ -56,6 +56,12 @@ _ALL: Final = (
         "`allowed_actions` lists what is possible.",
     ),
     ProblemType(
+        "repair-in-flight",
+        409,
+        "Somebody is at work on this already",
+        "Follow the operator command that `operator_command_id` names; one repair runs at a time.",
+    ),
+    ProblemType(
         "idempotency-in-flight",
         409,
         "The first request with this key is still being accepted",

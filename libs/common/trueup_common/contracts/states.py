@@ -37,6 +37,9 @@ ANSWERED: Final = SETTLED | {
 }
 """States that end the waiting of a client."""
 
+REPLACEABLE: Final = ANSWERED - {OperationState.NEEDS_REVIEW}
+"""States in which another command may take a command's place: it has ended, and what it did is known."""
+
 
 class InstanceStatus(StrEnum):
     """Status of a case (workflow instance)."""

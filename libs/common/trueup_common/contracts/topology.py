@@ -70,7 +70,7 @@ CONSUMERS: Final = (
             "trueup.evt.gateway.grant-refused.*",
             "trueup.evt.gateway.approval.*",
             "trueup.evt.gateway.signal.*",
-            "trueup.evt.gateway.control.*",
+            "trueup.evt.gateway.operator.*",
         ),
     ),
     Consumer("gateway-grants", GRANTS, "gateway", ("trueup.grant.request.*",)),
@@ -83,6 +83,9 @@ CONSUMERS: Final = (
             "trueup.evt.orchestrator.signal.*",
             "trueup.evt.reconciler.element.*",
             "trueup.evt.planner.exception.*",
+            "trueup.evt.planner.repair.*",
+            "trueup.evt.planner.incident.*",
+            "trueup.evt.*.operator-ended.*",
         ),
     ),
     Consumer("gateway-approvals", EVENTS, "gateway", ("trueup.evt.orchestrator.approval.*",)),
@@ -95,6 +98,8 @@ CONSUMERS: Final = (
             "trueup.evt.orchestrator.established.*",
             "trueup.evt.adapter.*.found.*",
             "trueup.evt.adapter.*.observed.*",
+            "trueup.evt.planner.repair.*",
+            "trueup.evt.gateway.operator.*",
         ),
     ),
     Consumer(
@@ -104,7 +109,10 @@ CONSUMERS: Final = (
         (
             "trueup.evt.orchestrator.exception.*",
             "trueup.evt.reconciler.exception.*",
+            "trueup.evt.gateway.exception.*",
             "trueup.evt.*.quarantined.*",
+            "trueup.evt.gateway.operator.*",
+            "trueup.evt.orchestrator.operator-ended.*",
         ),
     ),
 )
@@ -271,5 +279,8 @@ DUE: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("reconciler", "settlement", "next_at", "next_at IS NOT NULL"),
     ("reconciler", "element", "next_visit_at", "next_visit_at IS NOT NULL"),
     ("repair_planner", "exception", "deadline_at", "status = 'open'"),
+    ("repair_planner", "repair", "due_at", "due_at IS NOT NULL"),
+    ("repair_planner", "repair", "verify_until", "status = 'VERIFYING'"),
+    ("repair_planner", "incident", "due_at", "due_at IS NOT NULL"),
 )
 """(schema, table, column, predicate) of business-time due columns: what `trueup.next_due()` looks at."""

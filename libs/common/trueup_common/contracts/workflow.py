@@ -266,6 +266,8 @@ class StepState(ForwardContract):
     command_type: str | None = None
     command_id: str | None = None
     attached: bool = False
+    held: bool = False
+    """True where its bad end is in a person's hands: it turns the case no more."""
     approval_id: str | None = None
     content_sha256: str | None = None
     output: dict[str, Any] | None = None

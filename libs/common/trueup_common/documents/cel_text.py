@@ -87,8 +87,8 @@ def tokens(text: str, start: int = 0, *, until_brace: bool = False) -> tuple[lis
     return found, place
 
 
-def read_expression(text: str) -> CelText:
-    """What an expression reads. Raises TextInvalid."""
+def read_expression(text: str, roots: Sequence[str] = ROOTS) -> CelText:
+    """What an expression reads, where values stand under these roots. Raises TextInvalid."""
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise TextInvalid(f"an expression has at most {EXPRESSION_LENGTH_MAX} characters")
     words, _ = tokens(text)
@@ -105,7 +105,7 @@ def read_expression(text: str) -> CelText:
         word = words[index]
         if word.kind == "name" and not _is_member(words, index):
             asked = word.text == "has" and index + 2 < len(words) and words[index + 1].text == "("
-            found = _path(words, index + 2 if asked else index)
+            found = _path(words, index + 2 if asked else index, roots)
             if asked and found and found[1] < len(words) and words[found[1]].text == ")":
                 path, after = found[0], found[1] + 1
                 asks[path] = None
@@ -149,9 +149,9 @@ def _is_member(words: Sequence[Token], index: int) -> bool:
     return True
 
 
-def _path(words: Sequence[Token], index: int) -> tuple[Path, int] | None:
+def _path(words: Sequence[Token], index: int, roots: Sequence[str]) -> tuple[Path, int] | None:
     """The path that starts here and the index after it; None where no root stands here."""
-    if words[index].text not in ROOTS or words[index].kind != "name":
+    if words[index].text not in roots or words[index].kind != "name":
         return None
     path, after = [words[index].text], index + 1
     while after + 1 < len(words) and words[after].text == "." and words[after + 1].kind == "name":

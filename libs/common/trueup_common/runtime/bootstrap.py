@@ -43,6 +43,7 @@ from trueup_common.documents.faults import DocumentInvalid
 from trueup_common.documents.lint import sound_document
 from trueup_common.documents.read import ReadDocument
 from trueup_common.runtime.bus import connect_admin
+from trueup_common.runtime.rows import EXPECT
 
 log = logging.getLogger("trueup.bootstrap")
 
@@ -73,12 +74,12 @@ def role_of(schema: str) -> str:
 
 
 async def bootstrap_database(admin_url: str, passwords: Mapping[str, str]) -> None:
-    """Roles, schemas, `trueup.now()`, migrations and rights. `passwords` by service name."""
+    """Roles, schemas, `trueup.now()` and `trueup.expect()`, migrations and rights. `passwords` by service name."""
     passwords = {service.replace("-", "_"): password for service, password in passwords.items()}
     connection = await asyncpg.connect(admin_url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
-        await connection.execute(_GROUND)
+        await connection.execute(_GROUND + EXPECT)
         services = service_metadata()
         for schema, password in passwords.items():
             await _role(connection, schema, password)
@@ -108,7 +109,7 @@ async def _rights(connection: Any, schema: str) -> None:
     role = role_of(schema)
     await connection.execute(
         f"GRANT USAGE ON SCHEMA {schema}, trueup TO {role};"
-        f"GRANT EXECUTE ON FUNCTION trueup.now() TO {role};"
+        f"GRANT EXECUTE ON FUNCTION trueup.now(), trueup.expect(text[], bigint[], bigint[], boolean[]) TO {role};"
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};"
         f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {role};"
     )

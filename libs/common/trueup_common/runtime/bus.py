@@ -121,6 +121,14 @@ class Bus:
             return None
         return info.created, info.state.last_seq
 
+    async def pending(self, consumer: Consumer) -> int | None:
+        """Messages that a consumer has not settled yet; None where the broker does not say."""
+        try:
+            info = await self.js.consumer_info(consumer.stream, consumer.durable)
+        except BUS_AWAY:
+            return None
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
     async def close(self) -> None:
         """Drain and close, within a bound."""
         with contextlib.suppress(*BUS_AWAY):

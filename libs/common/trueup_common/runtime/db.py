@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 import orjson
 
-from trueup_common.runtime.ports import StoreBusy
+from trueup_common.runtime.ports import StoreBusy, VersionConflict
+from trueup_common.runtime.rows import RowsDiffer
 
 log = logging.getLogger("trueup.db")
 
@@ -136,10 +137,61 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
+class InTransaction:
+    """A connection whose first statement begins a transaction, which commits with the end of the stack.
+
+    Where no statement comes, nothing begins: plain reads go to `plain`, and the writes of many transactions leave in
+    one statement, which is a transaction by itself (ADR 0025).
+    """
+
+    def __init__(self, plain: Any, stack: AsyncExitStack) -> None:
+        self.plain = plain
+        self.begun = False
+        self._stack = stack
+
+    async def begin(self) -> None:
+        """Begin, unless it is begun."""
+        if not self.begun:
+            await self._stack.enter_async_context(self.plain.transaction())
+            self.begun = True
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A part of the transaction that may fail alone."""
+        await self.begin()
+        async with self.plain.transaction():
+            yield
+
+    async def fetch(self, statement: str, *arguments: Any) -> Any:
+        """All rows."""
+        await self.begin()
+        return await self.plain.fetch(statement, *arguments)
+
+    async def fetchrow(self, statement: str, *arguments: Any) -> Any:
+        """The first row."""
+        await self.begin()
+        return await self.plain.fetchrow(statement, *arguments)
+
+    async def fetchval(self, statement: str, *arguments: Any) -> Any:
+        """The first value."""
+        await self.begin()
+        return await self.plain.fetchval(statement, *arguments)
+
+    async def execute(self, statement: str, *arguments: Any) -> Any:
+        """The command's tag."""
+        await self.begin()
+        return await self.plain.execute(statement, *arguments)
+
+    async def executemany(self, statement: str, arguments: Any) -> None:
+        """The same for many rows."""
+        await self.begin()
+        await self.plain.executemany(statement, arguments)
+
+
 class Committing(Protocol):
     """What a service's transaction must be able to hear."""
 
-    async def flush(self) -> None:
+    async def finish(self) -> None:
         """The transaction ends: write what was put off."""
         ...
 
@@ -154,7 +206,7 @@ T = TypeVar("T", bound=Committing)
 class SqlStore(Generic[T]):
     """Opens transactions of one service. `transaction_of` wraps a connection into the service's Transaction."""
 
-    def __init__(self, database: Database, transaction_of: Callable[[Any], T]) -> None:
+    def __init__(self, database: Database, transaction_of: Callable[[InTransaction], T]) -> None:
         self.database = database
         self._transaction_of = transaction_of
 
@@ -165,10 +217,14 @@ class SqlStore(Generic[T]):
         A connection lost during COMMIT also raises StoreBusy: if it did commit, the inbox makes the repetition empty.
         """
         try:
-            async with self.database.pool.acquire() as connection, connection.transaction():
-                tx = self._transaction_of(connection)
+            async with self.database.pool.acquire() as connection, AsyncExitStack() as stack:
+                tx = self._transaction_of(InTransaction(connection, stack))
                 yield tx
-                await tx.flush()
+                await tx.finish()
+        except asyncpg.SerializationError as error:  # nothing here asks for an isolation that PostgreSQL could refuse
+            raise VersionConflict(_reason(error)) from error
+        except asyncpg.AssertError as error:
+            raise RowsDiffer(_reason(error)) from error
         except PASSING as error:
             raise StoreBusy(_reason(error)) from error
         tx.committed()

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trueup_common.contracts.events import GovernanceBeat
-from trueup_common.contracts.governance import STALE_AFTER_SECONDS, GovernanceEntry, covers, digest_of, key_of
+from trueup_common.contracts.governance import STALE_AFTER_SECONDS, GovernanceEntry, digest_of, held_by, key_of
 from trueup_common.contracts.topology import GOVERNANCE_BEAT_SUBJECT, GOVERNANCE_BUCKET
 from trueup_common.runtime.bus import Bus, CoreMessage
 from trueup_common.runtime.clock import monotonic, real_now
@@ -77,10 +77,6 @@ class GovernanceWatch:
 
     def freeze_of(self, fields: Mapping[str, Any], *, compensation: bool = False) -> GovernanceEntry | None:
         """The freeze that holds back an effect with these fields, if any."""
-        now = real_now()
-        for entry in self.entries.values():
-            if entry.scope is None or (entry.expires_at is not None and entry.expires_at <= now):
-                continue
-            if covers(entry.scope, fields, compensation=compensation):
-                return entry
-        return None
+        held = [(e.kind, key, e.scope, e.expires_at) for key, e in self.entries.items() if e.scope is not None]
+        found = held_by(held, fields, real_now(), compensation=compensation) if held else None
+        return self.entries[found] if found is not None else None

@@ -6,7 +6,7 @@ with its bytes and reason. A busy store is repeated inside the loop and never co
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
 from trueup_common.contracts.envelope import BROKEN, Message, Outgoing
@@ -54,6 +54,10 @@ class LoopStatistics:
     busy_count: int = 0
     failures_count: int = 0
     quarantined_count: int = 0
+    lag_seconds: float = 0.0
+    """How long the oldest message of the last batch had waited when it was claimed."""
+    claimed_at_seconds: float | None = None
+    """This process's monotonic clock at that claim."""
     extra: dict[str, int] = field(default_factory=dict)
 
 
@@ -132,11 +136,15 @@ class Loop(Generic[T]):
 
     async def _commit(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Outgoing]]:
         pause = BUSY_PAUSE_SECONDS
+        repeated = False
         while True:
             try:
                 async with self.store.transaction() as tx:
                     ids = [message.id for message in messages] if self.handler.inbox else []
                     moment, fresh = await tx.claim(self.source.name, ids)
+                    moment = replace(moment, repeated=True) if repeated else moment
+                    self.statistics.lag_seconds = (moment.real - messages[0].time).total_seconds()
+                    self.statistics.claimed_at_seconds = moment.asked_at_seconds
                     todo = _first_of_each(messages, fresh if self.handler.inbox else None)
                     outgoing = await self.handler.handle(tx, moment, todo) if todo else ()
                     if outgoing:
@@ -146,6 +154,7 @@ class Loop(Generic[T]):
                 self.statistics.duplicates_count += len(messages) - len(todo)
                 return todo, outgoing
             except StoreBusy as busy:
+                repeated = True
                 self.statistics.busy_count += 1
                 log.info("store busy, repeating", extra={"loop": self.source.name, "reason": str(busy)})
                 await self.schedule.pause(pause)

@@ -1,7 +1,8 @@
 """Mail: inbox, outbox and quarantine of a service, inside its own transaction, and the relay's view of them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import sha256_hex
@@ -11,18 +12,20 @@ from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.clock import monotonic
+from trueup_common.runtime.db import InTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Moment
-from trueup_common.runtime.rows import Write, write
+from trueup_common.runtime.rows import Write, write, write_alone
 
 log = logging.getLogger("trueup.mail")
 
+_KNOWN: Final = """
+SELECT trueup.now() AS business, clock_timestamp() AS real,
+  array(SELECT message_id FROM inbox WHERE consumer = $1 AND message_id = ANY($2::text[])) AS known
+"""
 _CLAIM: Final = """
-WITH fresh AS (
-  INSERT INTO inbox (consumer, message_id)
-  SELECT $1, id FROM unnest($2::text[]) AS id ORDER BY id
-  ON CONFLICT DO NOTHING RETURNING message_id)
-SELECT trueup.now() AS business, clock_timestamp() AS real, array(SELECT message_id FROM fresh) AS fresh
+INSERT INTO inbox (consumer, message_id)
+SELECT $1, id FROM unnest($2::text[]) AS id ORDER BY id ON CONFLICT DO NOTHING
 """
 _NOW: Final = "SELECT trueup.now() AS business, clock_timestamp() AS real"
 _POST: Final = """
@@ -47,24 +50,54 @@ DELETE FROM outbox_unsent WHERE id IN (
 
 
 class SqlTransaction:
-    """A transaction of one service. Subclasses add the service's own loads and saves on `self.connection`."""
+    """A transaction of one service. Subclasses add the service's own loads and saves.
+
+    `self.connection` begins a transaction with its first statement. `self.reading` does not: it is for reads that lock
+    nothing, which see what is committed either way. Where nothing but such reads and writes put off with `later`
+    happens, the transaction is the one statement that writes (ADR 0025).
+    """
 
     service: str = ""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: InTransaction) -> None:
         self.connection = connection
         self._counted: list[tuple[Tally, tuple[str, ...]]] = []
         self._after: list[Callable[[], None]] = []
         self._writes: list[Write] = []
 
+    @property
+    def reading(self) -> Any:
+        """The connection for reads that lock nothing."""
+        return self.connection.plain
+
     def later(self, *writes: Write | None) -> None:
-        """Write with the outbox or at the end, all of it in one round trip. Who reads in between, flushes first."""
+        """Write at the end, all of it in one round trip. Who reads in between, flushes first."""
         self._writes += [item for item in writes if item is not None]
 
     async def flush(self) -> None:
         """Write what was put off. Raises VersionConflict."""
         writes, self._writes = self._writes, []
         await write(self.connection, writes)
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[None]:
+        """A part of this transaction that may fail alone, with what it put off."""
+        await self.flush()
+        async with self.connection.savepoint():
+            try:
+                yield
+                await self.flush()
+            except BaseException:
+                self._writes.clear()
+                raise
+
+    async def finish(self) -> None:
+        """Write what was put off; alone, in a statement that needs no transaction around it."""
+        writes, self._writes = self._writes, []
+        if self.connection.begun:
+            await write(self.reading, writes)
+        elif writes:
+            await write_alone(self.reading, writes)
 
     def count(self, tally: Tally, *labels: str) -> None:
         """Count something of this transaction, once it is committed."""
@@ -82,13 +115,19 @@ class SqlTransaction:
             tally.add(labels)
 
     async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
-        """Put ids into the inbox; answer the moment and the ids that are new."""
+        """Put ids into the inbox, at the end; answer the moment and the ids that are new.
+
+        What another replica puts there meanwhile is a conflict.
+        """
         asked = monotonic()
-        if message_ids:
-            row = await self.connection.fetchrow(_CLAIM, consumer, list(message_ids))
-            return Moment(row["business"], row["real"], asked), frozenset(row["fresh"])
-        row = await self.connection.fetchrow(_NOW)
-        return Moment(row["business"], row["real"], asked), frozenset()
+        if not message_ids:
+            row = await self.reading.fetchrow(_NOW)
+            return Moment(row["business"], row["real"], asked), frozenset()
+        row = await self.reading.fetchrow(_KNOWN, consumer, list(message_ids))
+        fresh = frozenset(message_ids).difference(row["known"])
+        if fresh:
+            self.later(Write(_CLAIM, (consumer, list(fresh)), len(fresh), "inbox"))
+        return Moment(row["business"], row["real"], asked), fresh
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """Put durable messages into the outbox."""
@@ -112,7 +151,6 @@ class SqlTransaction:
                 [message.data for message in messages],
             )
             self.later(Write(_POST, columns, None, "outbox", returning="message_id, id", then=_UNSENT_TOO))
-        await self.flush()
 
     async def quarantine(self, consumer: str, message: Message, reason: str) -> None:
         """Keep a message with its bytes and reason, and tell the planner, which owns it from here."""
@@ -130,7 +168,7 @@ class SqlTransaction:
             message.data,
             reason,
         )
-        row = await self.connection.fetchrow(_NOW)
+        row = await self.reading.fetchrow(_NOW)
         event = MessageQuarantined(
             quarantine_id=quarantine_id,
             tenant=message.tenant,

@@ -3,7 +3,7 @@
 Labels come from closed lists (loops, systems, states, routes), never a tenant, a person, an id or a client's own words.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,15 +53,26 @@ class Reading:
     counter: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Numbers by labels that are read together when somebody asks. `counter` where they only grow."""
+
+    name: str
+    documentation: str
+    labels: Labels
+    read: Callable[[], Mapping[Labels, float]]
+    counter: bool = False
+
+
 class ProcessNumbers(Collector):
     """Everything that a process counts by itself anyway, turned into metrics at the time of a scrape."""
 
     def __init__(self) -> None:
         self.loops: dict[str, LoopStatistics] = {}
         self.tallies: list[Tally] = []
-        self.readings: dict[str, Reading] = {}
+        self.readings: dict[str, Reading | Family] = {}
 
-    def watch(self, *readings: Reading) -> None:
+    def watch(self, *readings: Reading | Family) -> None:
         """Take in numbers; a later reading of the same name replaces the earlier one."""
         self.readings.update((reading.name, reading) for reading in readings)
 
@@ -83,7 +94,13 @@ class ProcessNumbers(Collector):
             yield family
         for reading in self.readings.values():
             kind = CounterMetricFamily if reading.counter else GaugeMetricFamily
-            yield kind(reading.name, reading.documentation, value=reading.read())
+            if isinstance(reading, Reading):
+                yield kind(reading.name, reading.documentation, value=reading.read())
+                continue
+            labelled = kind(reading.name, reading.documentation, labels=reading.labels)
+            for values, value in reading.read().items():
+                labelled.add_metric(values, value)
+            yield labelled
 
 
 PROCESS: Final = ProcessNumbers()
@@ -97,6 +114,13 @@ HTTP_SECONDS: Final = Histogram(
     ["method", "route", "status"],
     registry=REGISTRY,
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
+)
+TIMER_LATENESS_SECONDS: Final = Histogram(
+    "trueup_timer_lateness_seconds",
+    "How much later than due a timer fired (business time)",
+    ["kind"],
+    registry=REGISTRY,
+    buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600),
 )
 _HTTP: Final[dict[tuple[str, str, int], Histogram]] = {}
 

@@ -21,6 +21,9 @@ class Moment:
     asked_at_seconds: float | None = None
     """This process's monotonic clock before the time was asked for. Whoever counts on from `real` counts from here: a
     process that was paused in between must not take the pause as time that it still has."""
+    repeated: bool = False
+    """True where the same batch was tried before and not kept. Who presumed something about stored rows, for the save
+    to check, looks at them now."""
 
 
 class StoreBusy(Exception):

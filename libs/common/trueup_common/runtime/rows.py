@@ -46,30 +46,84 @@ class Write:
     then: str | None = None
 
 
+EXPECT: Final = """
+CREATE OR REPLACE FUNCTION trueup.expect(names text[], counted bigint[], wanted bigint[], conflicts boolean[])
+  RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$
+DECLARE fault text;
+BEGIN
+  FOR i IN 1 .. cardinality(names) LOOP
+    IF counted[i] <> wanted[i] THEN
+      fault := pg_catalog.format('%s: %s of %s rows were written', names[i], counted[i], wanted[i]);
+      IF conflicts[i] THEN RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = fault; END IF;
+    END IF;
+  END LOOP;
+  IF fault IS NOT NULL THEN RAISE EXCEPTION USING ERRCODE = 'assert_failure', MESSAGE = fault; END IF;
+  RETURN true;
+END $$;
+"""
+"""Lets a statement fail that wrote other numbers of rows than it must; a conflict goes before a fault."""
+
+
 class RowsDiffer(Exception):
     """A write that nobody else can have forestalled did not find or leave the rows that it must."""
 
 
-@lru_cache(maxsize=256)
-def _at_once(parts: tuple[tuple[str, int, str, str | None], ...]) -> str:
-    """One statement of many. The counts are taken in order, and so are the locks."""
+_Part = tuple[str, int, str, str | None, str, bool]
+
+
+def _part(item: Write) -> _Part:
+    """What the text of a statement depends on."""
+    return item.statement, len(item.arguments), item.returning, item.then, item.name, item.conflict
+
+
+def _parts(parts: Sequence[_Part]) -> tuple[str, str, int]:
+    """All parts by name, their counts, and how many parameters they have. Counts, and so locks, are taken in order."""
     named: list[str] = []
     first = 0
-    for number, (statement, arguments, returning, then) in enumerate(parts):
+    for number, (statement, arguments, returning, then, _, _) in enumerate(parts):
         moved = _PARAMETER.sub(lambda found, by=first: f"${int(found[1]) + by}", statement)  # type: ignore[misc]
         named.append(f"w{number} AS ({moved} RETURNING {returning})")
         if then is not None:
             named.append(f"t{number} AS ({then.replace('written', f'w{number}')})")
         first += arguments
-    counts = [f"(SELECT count(*) FROM w{number})" for number in range(len(parts))]
-    return f"WITH {', '.join(named)} SELECT {', '.join(counts)}"
+    counts = ", ".join(f"(SELECT count(*) FROM w{number})" for number in range(len(parts)))
+    return ", ".join(named), counts, first
+
+
+@lru_cache(maxsize=256)
+def _at_once(parts: tuple[_Part, ...]) -> str:
+    """One statement of many, which tells its counts."""
+    named, counts, _ = _parts(parts)
+    return f"WITH {named} SELECT {counts}"
+
+
+@lru_cache(maxsize=256)
+def _alone(parts: tuple[_Part, ...]) -> str:
+    """One statement of many, which fails where a count differs: the last parameter says what they must be."""
+    named, counts, arguments = _parts(parts)
+    names = ", ".join(f"'{name}'" for _, _, _, _, name, _ in parts)
+    conflicts = ", ".join(str(conflict) for *_, conflict in parts)
+    return (
+        f"WITH {named} "
+        f"SELECT trueup.expect(ARRAY[{names}], ARRAY[{counts}], ${arguments + 1}::bigint[], ARRAY[{conflicts}])"
+    )
+
+
+async def write_alone(connection: Any, writes: Sequence[Write]) -> None:
+    """Write several tables in one statement that is a transaction of its own (ADR 0025).
+
+    Where a count differs, the server lets it fail and keeps nothing: `asyncpg.SerializationError` for a conflict,
+    `asyncpg.AssertError` for a fault.
+    """
+    arguments = [argument for item in writes for argument in item.arguments]
+    await connection.execute(_alone(tuple(map(_part, writes))), *arguments, [item.rows for item in writes])
 
 
 async def write(connection: Any, writes: Sequence[Write]) -> None:
     """Write several tables in one round trip. Raises VersionConflict where another replica was first."""
     if not writes:
         return
-    text = _at_once(tuple((item.statement, len(item.arguments), item.returning, item.then) for item in writes))
+    text = _at_once(tuple(map(_part, writes)))
     counts = tuple(await connection.fetchrow(text, *[argument for item in writes for argument in item.arguments]))
     for conflict in (True, False):
         for item, count in zip(writes, counts, strict=True):

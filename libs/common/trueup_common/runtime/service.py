@@ -34,8 +34,10 @@ from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.health import ReadyCheck, serve_health
 from trueup_common.runtime.host import Loop
 from trueup_common.runtime.mail import MailTransaction
+from trueup_common.runtime.metering import export_metrics
 from trueup_common.runtime.metrics import PROCESS, Reading
 from trueup_common.runtime.ports import StoreBusy
+from trueup_common.runtime.queues import Queues
 from trueup_common.runtime.settings import Settings
 from trueup_common.runtime.telemetry import set_up
 from trueup_common.runtime.timers import DueLoop, Relay
@@ -218,7 +220,7 @@ async def _run(settings: Settings, build: Build) -> int:
     except BaseException:  # unusable settings found late: leave nothing running that would keep the process
         await _close(context, Parts())
         raise
-    _look_on(context, parts)
+    queues = _look_on(context, parts)
     mail = SqlStore(database, lambda connection: _mail(connection, settings.service))
     relay = Relay(mail, context.publisher, bus, context.crash)
     checks = _checks(context, parts)
@@ -227,6 +229,9 @@ async def _run(settings: Settings, build: Build) -> int:
     tasks += [asyncio.create_task(_run_timer(context, timer), name=timer.name) for timer in parts.timers]
     tasks += [asyncio.create_task(relay.run(), name="relay")]
     tasks += [asyncio.create_task(_keep_agreeing(context), name="time")]
+    tasks += [asyncio.create_task(queues.run(context.stop), name="queues")]
+    if settings.otlp_endpoint:
+        tasks += [asyncio.create_task(export_metrics(settings, context.stop), name="metrics")]
     tasks += [asyncio.ensure_future(part()) for part in parts.background]
     health: list[asyncio.Task[None]] = []
     if not parts.own_health or settings.health_port:
@@ -287,7 +292,7 @@ async def _close(context: Context, parts: Parts) -> None:
             await context.database.close()
 
 
-def _look_on(context: Context, parts: Parts) -> None:
+def _look_on(context: Context, parts: Parts) -> Queues:
     """Let metrics read what is counted anyway, and traces see the loops where this process records any."""
     publisher, bus = context.publisher, context.bus
     PROCESS.loops.update((loop.source.name, loop.statistics) for loop in parts.loops)
@@ -302,6 +307,9 @@ def _look_on(context: Context, parts: Parts) -> None:
             loop.watch = tracing.LoopSpans(loop.source.name)
         for timer in parts.timers:
             timer.watch = tracing.LoopSpans(timer.name)
+    queues = Queues(bus, parts.loops, parts.timers)
+    PROCESS.watch(*queues.families())
+    return queues
 
 
 def _mail(connection: Any, service: str) -> MailTransaction:

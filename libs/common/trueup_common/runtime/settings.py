@@ -7,7 +7,16 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-SECRETS = ("database_url", "nats_url", "grant_keys", "signing_key", "dev_issuer_key", "role_passwords")
+SECRETS = (
+    "database_url",
+    "nats_url",
+    "grant_keys",
+    "signing_key",
+    "dev_issuer_key",
+    "role_passwords",
+    "planner_client_secret",
+    "oidc_client_secret",
+)
 
 
 class Settings(BaseSettings):
@@ -37,11 +46,35 @@ class Settings(BaseSettings):
     role_passwords: SecretStr = Field(
         default=SecretStr(""), description='JSON {"service": "password"}: what the bootstrap gives the database roles'
     )
+    oidc_issuer: str = Field(
+        default="", description="address of the OpenID Connect issuer whose access tokens (at+jwt) are trusted"
+    )
+    oidc_client_id: str = Field(default="", description="client id of the console there")
+    oidc_client_secret: SecretStr = Field(default=SecretStr(""), description="its secret; empty for a public client")
+    oidc_scopes: str = Field(default="openid", description="scopes that the console asks for")
     public_url: str = Field(default="", description="address of the gateway as clients see it")
     clock: str = Field(default="system", pattern="^(system|virtual)$", description="virtual lets `clock advance` work")
     exception_owner: str = Field(default="operators", description="owner of new exceptions")
     escalation_owner: str = Field(default="duty-manager", description="owner after an exception's deadline")
     exception_sla_seconds: int = Field(default=3600, ge=1, description="deadline of new exceptions")
+    drift_rules: Path | None = Field(default=None, description="rules of what drift is accepted until when (YAML)")
+    selftest_seconds: float = Field(
+        default=900.0, ge=0, description="how often the reconciler is given a planted drift to find; 0 = never"
+    )
+    survey_seconds: float = Field(
+        default=21600.0, ge=0, description="how often systems are surveyed for effects that nobody manages; 0 = never"
+    )
+    gateway_url: str = Field(default="", description="address of the gateway as the repair planner sees it")
+    planner_token_url: str = Field(
+        default="", description="OAuth token endpoint that gives the repair planner its access tokens"
+    )
+    planner_client_id: str = Field(default="", description="client id of the repair planner there")
+    planner_client_secret: SecretStr = Field(default=SecretStr(""), description="its client secret")
+    incident_exceptions: int = Field(default=5, ge=2, description="exceptions of one cause that make an incident")
+    incident_window_seconds: float = Field(default=600.0, gt=0, description="within this time")
+    incident_probe_seconds: float = Field(default=30.0, gt=0, description="until an incident's end is first tried out")
+    slo: Path | None = Field(default=None, description="service levels (YAML) in place of those that ship")
+    anomalies: Path | None = Field(default=None, description="anomaly rules (YAML) in place of those that ship")
     window_slots: int = Field(default=256, ge=1, description="operations in flight per tenant and system, at most")
     body_bytes_max: int = Field(default=1024 * 1024, ge=1024, description="largest request body")
     payload_bytes_max: int = Field(default=256 * 1024, ge=1024, description="largest command payload")

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Protocol
 
+import jsonschema_rs
 import pytest
 
 from trueup_common.contracts.adapter import Adapter, Call, Connection, Outcome, SlotLost, Target
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.compare import NORMALISERS, same
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Repair
 from trueup_common.contracts.ids import attempt_id, new_id
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import fill, take
@@ -167,6 +168,14 @@ def _document(operation: Operation, receipt: Any) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What is desired of one element, and whose it is."""
+
+    resource: Any
+    desired: Any
+
+
 class Bench:
     """One command type at work in one world."""
 
@@ -211,6 +220,35 @@ class Bench:
         """Read all elements."""
         return await (target or self.target).probe(elements_of(self.declaration, self.operation, receipt))
 
+    def repair_of(self, item: Establishes) -> Repair | None:
+        """What brings one element back."""
+        return self.declaration.repair_of(item)
+
+    def element_of(self, item: Establishes, receipt: Any) -> ProbeElement:
+        """One element as it is probed."""
+        params = fill(_document(self.operation, receipt), item.probe.params)
+        return ProbeElement(element=item.element, kind=item.probe.kind, params=params)
+
+    def facts_of(self, item: Establishes, receipt: Any) -> "Desired":
+        """What a success established of one element."""
+        document = _document(self.operation, receipt)
+        return Desired(take(document, item.resource), take(document, item.value))
+
+    def facts_of_element(self, element: str, receipt: Any) -> "Desired":
+        """The same, by the element's name."""
+        return self.facts_of(next(item for item in self.declaration.establishes if item.element == element), receipt)
+
+    def mending(self, item: Establishes, receipt: Any, drifted: Observation) -> "Bench":
+        """The declared repair of one element, ready to run, as the reconciler offers it."""
+        repair = self.repair_of(item)
+        assert repair is not None
+        payload = fill(_document(self.operation, receipt), repair.payload)
+        payload |= {name: getattr(drifted, source) for name, source in repair.binds.items()}
+        declaration = next(one for one in self.world.adapter.declarations if one.type == repair.command_type)
+        jsonschema_rs.validate(declaration.payload_schema, payload)
+        case = Case(resource=self.operation.target.resource, payload=payload)
+        return Bench(self.world, declaration, self.target, case)
+
 
 class AdapterConformance:
     """Subclass it, set `command_types` and, where there are any, `read_types`, and give a fixture `world`."""
@@ -237,7 +275,7 @@ class AdapterConformance:
             assert again.sha256 == declaration.sha256
             assert declaration.system == world.adapter.system
             assert (declaration.type in self.read_types) == (declaration.effect_class is EffectClass.READ)
-            for mapping in (declaration.compensation, declaration.repair):
+            for mapping in (declaration.compensation, *declaration.repairs()):
                 assert mapping is None or mapping.command_type in types
             assert all(item.normaliser in NORMALISERS for item in declaration.establishes)
 
@@ -408,6 +446,40 @@ class AdapterConformance:
         for observation in await bench.probe(outcome.result):
             assert observation.verdict is ProbeVerdict.MISSING
             assert observation.proof_of_access
+        await bench.target.close()
+
+    async def test_a_repair_brings_back_the_missing_element_alone(
+        self, world: ConformanceWorld, command_type: str
+    ) -> None:
+        """Requirements: R3, E3. An outsider undoes it; the declared repair brings exactly that back, as it was, and
+        can be found, and repaired again."""
+        disturb = getattr(world, "disturb", world.remove)
+        bench = await Bench.set_up(world, command_type)
+        outcome = await bench.perform()
+        performed, receipt, tried = bench, outcome.result, 0
+        for again in range(2):
+            item = next((item for item in performed.declaration.establishes if performed.repair_of(item)), None)
+            if item is None:
+                break
+            element = performed.element_of(item, receipt)
+            if not await disturb(element):
+                break
+            (drifted,) = await bench.target.probe([element])
+            assert drifted.verdict is not ProbeVerdict.UNKNOWN, drifted
+            mending = performed.mending(item, receipt, drifted)
+            repaired = await mending.perform()
+            assert repaired.status is ReceiptStatus.CONFIRMED, repaired
+            assert (await mending.find()).verdict is FindVerdict.CONFIRMED
+            await world.effects_count()  # a world that asks for its effects has asked by now
+            before, after = performed.facts_of(item, receipt), mending.facts_of_element(item.element, repaired.result)
+            assert after.resource == before.resource, "the repair is about the same object"
+            seen = {one.element: one for one in await mending.probe(repaired.result)}[item.element]
+            assert seen.verdict is ProbeVerdict.CONFIRMED
+            assert same(item.normaliser, after.desired, seen.value), f"repair {again + 1}: {seen}"
+            performed, receipt, tried = mending, repaired.result, tried + 1
+        if not tried:
+            pytest.skip("only a person brings this back")
+        assert tried == 2, "what was repaired can be repaired again"
         await bench.target.close()
 
     async def test_a_read_changes_nothing_and_is_repeated_freely(self, world: ConformanceWorld, read_type: str) -> None:

@@ -19,16 +19,18 @@ from trueup_common.contracts.adapter import (
     Document,
     Documents,
     DocumentsAway,
+    EndsWith,
     Outcome,
     confirmed,
     rejected,
     unknown,
 )
 from trueup_common.contracts.clean import clean_text
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, Repair
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, ProbeVerdict, RiskLevel
+from trueup_common.contracts.survey import PAGE_MARKS_MAX, Mark, Page
 from trueup_common.contracts.task import ProbeElement
 from trueup_common.runtime.clock import real_now
 
@@ -102,7 +104,7 @@ def _result(document: Document) -> dict[str, Any]:
         "check_id": check_id,
         "name": document.key,
         "url": url,
-        "resource": f"check/{check_id}",
+        "resource": f"check/{document.key}",
         "registered": {"check_id": check_id, "url": url},
     }
 
@@ -170,6 +172,7 @@ class RegisterCheck:
                     "properties": {"status": {"type": "integer", "minimum": 100, "maximum": 599}, "contains": _TEXT},
                 },
                 "interval_seconds": {"type": "integer", "minimum": 5, "maximum": 86400},
+                "replaces": _CHECK_ID,
             },
         },
         receipt_schema=_RECEIPT,
@@ -186,17 +189,34 @@ class RegisterCheck:
             payload={"check_id": ValueFrom(pointer="/receipt/check_id")},
             verification="the monitoring system no longer lists the check",
         ),
+        repair=Repair(
+            command_type="monitoring.register_check",
+            payload={
+                "name": ValueFrom(pointer="/payload/name"),
+                "url": ValueFrom(pointer="/payload/url"),
+                "expect": ValueFrom(pointer="/payload/expect"),
+                "interval_seconds": ValueFrom(pointer="/payload/interval_seconds"),
+                "replaces": ValueFrom(pointer="/receipt/check_id"),
+            },
+            verification="the monitoring system lists the check again",
+        ),
         forward_recovery="retry",
         risk=RiskLevel.LOW,
         blast_radius=5,
     )
 
     async def perform(self, checks: Documents, call: Call, *, private: bool) -> Outcome:
-        """Put the check where the name is free."""
+        """Put the check where the name is free.
+
+        `replaces` names the check that is not watched any more: it makes room for the new one under its name.
+        """
         payload, own = call.operation.payload, call.operation.command_id
         if not private and is_private_literal(urlsplit(payload["url"]).hostname or ""):
             return rejected(_P, "address_refused", "the address to watch is in a private network")
         document = await checks.made_by(own) or await checks.get(payload["name"])
+        if document is not None and document.operation_id != own and is_replaced(document, payload):
+            await checks.remove(document, operation_id=own, may_send=call.may_send)
+            document = None
         if document is None:
             content = {key: payload[key] for key in ("url", "expect", "interval_seconds")}
             document = await checks.put(payload["name"], content, operation_id=own, may_send=call.may_send)
@@ -257,9 +277,20 @@ class RemoveCheck:
 
     async def _named(self, checks: Documents, call: Call) -> Document | None:
         payload = call.operation.payload
-        if "check_id" in payload:
-            return await checks.made_by(operation_id_of(payload["check_id"]))
-        return await checks.get(payload["name"])
+        if "check_id" not in payload:
+            return await checks.get(payload["name"])
+        document = await checks.made_by(operation_id_of(payload["check_id"]))
+        while document is not None and document.removed_by is not None:
+            successor = await checks.made_by(document.removed_by)
+            if successor is None:
+                break
+            document = successor  # a repair put it in the place of the one that is meant
+        return document
+
+
+def is_replaced(document: Document, payload: MappingOf[str, Any]) -> bool:
+    """True where this is the check that a registration is to replace."""
+    return payload.get("replaces") == check_id_of(document.operation_id)
 
 
 COMMANDS: Final[tuple[Command, ...]] = (RegisterCheck(), RemoveCheck())
@@ -317,6 +348,27 @@ class MonitoringTarget(HttpTarget):
         if any(item.params.get("check_id") not in targets for item in elements):
             doubt = await self._warming_up()
         return [_observed(item, targets, doubt) for item in elements]
+
+    async def survey(self, cursor: str | None, params: MappingOf[str, Any]) -> Page:
+        """The checks of this tenant that Prometheus watches, all of them in the order of their ids. Raises EndsWith."""
+        asked = {"state": "active"} | ({"scrapePool": str(self._pool)} if self._pool else {})
+        try:
+            answer = await self.read(TARGETS, params=asked, headers=self._headers)
+        except TransportFailed as failure:
+            raise EndsWith(failure.outcome_of_read()) from failure
+        targets = active_targets(answer.document())
+        if targets is None:
+            raise EndsWith(unknown(answer.outcome().error_code or "answer_unreadable"))
+        own = sorted(
+            check_id
+            for check_id, target in targets.items()
+            if target["discoveredLabels"].get("trueup_tenant") == self._tenant and check_id > (cursor or "")
+        )
+        marks = tuple(
+            Mark(operation_id=operation_id_of(check_id), external_resource_id=check_id)
+            for check_id in own[:PAGE_MARKS_MAX]
+        )
+        return Page(marks=marks, next_cursor=own[PAGE_MARKS_MAX - 1] if len(own) > PAGE_MARKS_MAX else None)
 
     async def _warming_up(self) -> str | None:
         """Why the silence of this Prometheus proves nothing: its list does not outlive it, and it began only lately.

@@ -1,30 +1,59 @@
 """People's acts: each is admitted by an authorization decision that is kept; what follows is sent after the commit."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from datetime import datetime
-from typing import Any
-
-from starlette.requests import Request
+from typing import Any, Protocol
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.shape import ForwardContract, json_bytes, rfc3339
 from trueup_common.contracts.topology import event_subject
+from trueup_common.documents.payloads import PayloadSchemas
+from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.ports import Moment
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway
 from trueup_gateway.core.person_records import AuthorizationRow
 from trueup_gateway.core.policy import Act
 from trueup_gateway.core.refusal import forbidden
+from trueup_gateway.rules import RuleBook
 from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
 
 SOURCE = "gateway"
 
 
+class Ruled(Protocol):
+    """What admitting an act needs of the gateway."""
+
+    @property
+    def rules(self) -> RuleBook:
+        """The rules in force."""
+        ...
+
+    @property
+    def catalog(self) -> Catalog:
+        """The declarations."""
+        ...
+
+    @property
+    def payloads(self) -> PayloadSchemas:
+        """Compiled schemas."""
+        ...
+
+
+class Asked(Protocol):
+    """What an act has of the request that asks for it: where it is traced."""
+
+    @property
+    def scope(self) -> MutableMapping[str, Any]:
+        """The request's scope."""
+        ...
+
+
 async def authorize(  # noqa: PLR0917 - one act and what it rests on
-    gateway: Gateway, tx: GatewayTransaction, caller: Caller, act: Act, request: Request, now: datetime
+    gateway: Ruled, tx: GatewayTransaction, caller: Caller, act: Act, request: Asked, now: datetime
 ) -> AuthorizationRow:
     """The authorization decision of an act, not kept yet. Raises Refused where policy does not admit it."""
     rules = await gateway.rules.at(tx, await tx.epoch())

@@ -19,6 +19,7 @@ from trueup_common.runtime.tracing import current_traceparent, new_traceparent, 
 from trueup_gateway.api import (
     approvals,
     artifacts,
+    batches,
     capabilities,
     catalog,
     commands,
@@ -27,9 +28,12 @@ from trueup_gateway.api import (
     definitions,
     development,
     exceptions,
-    operations,
+    handover,
+    numbers,
+    operators,
     pages,
     policies,
+    repairs,
     signals,
     starts,
     streams,
@@ -38,6 +42,7 @@ from trueup_gateway.api import (
 from trueup_gateway.api.gateway import Gateway
 from trueup_gateway.api.problems import INTERNAL_DETAIL, instance_of, problem_response
 from trueup_gateway.api.route import LeanRoute
+from trueup_gateway.console.door import door_routes
 from trueup_gateway.core.refusal import Refused
 
 log = logging.getLogger("trueup.gateway.api")
@@ -68,9 +73,13 @@ _MODULES: Final = (
     streams,
     approvals,
     signals,
-    operations,
+    operators,
     exceptions,
+    handover,
+    repairs,
+    numbers,
     artifacts,
+    batches,
     catalog,
     controls,
     policies,
@@ -166,7 +175,7 @@ def create_app(gateway: Gateway, *, traced: bool = False) -> ASGIApp:
         for made in module.ROUTES
         if module is not development or gateway.dev_key is not None
     ]
-    app.router.routes[:] = [*routes, *pages.PLAIN_ROUTES]
+    app.router.routes[:] = [*routes, *pages.PLAIN_ROUTES, *door_routes()]
     description = orjson.dumps(document_of(routes))
 
     async def openapi(request: Request) -> Response:

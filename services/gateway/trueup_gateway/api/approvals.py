@@ -30,6 +30,7 @@ from trueup_gateway.api.http import (
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
 from trueup_gateway.core import approval as rules
 from trueup_gateway.core import roles
+from trueup_gateway.core.anomalies import NONCE_REUSE
 from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.records import CallRow, DecisionRow
 from trueup_gateway.core.refusal import Refused
@@ -196,6 +197,8 @@ async def _decide(  # noqa: PLR0917 - one answer and everything that it rests on
         return row, True
     else:
         refusal = rules.refusal(row, given, moment.business)
+        if rules.misuses_nonce(row, given):
+            gateway.sightings.note(row.tenant, NONCE_REUSE, caller.subject, row.workflow_id)
         if await tx.expire_approval(row.approval_id) and row.kind == rules.WORKFLOW:
             row = found(await tx.approval(row.tenant, row.approval_id))
             outgoing.append(_told(row, moment, trace))

@@ -13,6 +13,7 @@ from trueup_common.contracts.canonical import fingerprint
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.tracing import trace_id_of
+from trueup_gateway.api.allowed import allowed_on_command
 from trueup_gateway.api.contents import Content, inline, kept, kept_bytes
 from trueup_gateway.api.gateway import Gateway, gateway_of, unknown
 from trueup_gateway.api.http import (
@@ -35,7 +36,6 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.problems import document, instance_of
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, header_parameter, key_parameter, path_parameter, route
-from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core.acceptance import Accepted, Edge, Replayed, Submission, identity_of
 from trueup_gateway.core.artifact import ID_PATTERN
 from trueup_gateway.core.capability import Request as Asked
@@ -43,6 +43,7 @@ from trueup_gateway.core.capability import check_request
 from trueup_gateway.core.case import STEP_ID
 from trueup_gateway.core.case_body import command_body
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
+from trueup_gateway.core.timestamps import Timestamp
 from trueup_gateway.store import Reader
 from trueup_gateway.tokens import CapabilityClaims
 
@@ -50,6 +51,7 @@ BATCH_MAX: Final = 500
 WAIT_SECONDS_MAX: Final = 60
 _ENDS: Final = frozenset(state.value for state in ANSWERED)
 
+CommandId = Annotated[str, Field(pattern=r"^cmd_[0-9a-f]{32}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\s\x00-\x1f*]+$")]
 
@@ -73,6 +75,11 @@ class CommandRequest(Body):
     )
     deadline: Timestamp | None = None
     correlation_id: Name | None = None
+    supersedes: CommandId | None = Field(
+        default=None,
+        description="The ended command that this one, edited or a repair, takes the place of. A business identity that "
+        "the other holds passes on.",
+    )
 
 
 class BatchItem(CommandRequest):
@@ -138,6 +145,8 @@ class CommandAnswer(OpenBody):
     attempts: list[Attempt]
     error_class: str | None
     error_code: str | None
+    supersedes: str | None
+    superseded_by: str | None = None
     created_at: str
     deadline_at: str
     links: Links
@@ -257,6 +266,7 @@ def _checked(  # noqa: PLR0917 - one request, its payload and who asks
         traceparent=traceparent,
         trace_id=trace_id_of(traceparent),
         payload_ref=content.ref,
+        supersedes=wanted.supersedes,
     )
 
 
@@ -423,7 +433,12 @@ async def read(request: Request) -> Response:
     if row is None:
         found(None)
     assert row is not None
-    return answer(_row_body(gateway.answers.newest(row["command_id"], row)))
+    newest = gateway.answers.newest(row["command_id"], row)
+    shown = {
+        "allowed_actions": await allowed_on_command(gateway, newest),
+        "superseded_by": await gateway.reads.superseded_by(row["command_id"]),
+    }
+    return answer({**_row_body(newest), **shown})
 
 
 async def listed(request: Request) -> Response:

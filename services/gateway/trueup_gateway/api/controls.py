@@ -1,13 +1,15 @@
 """Controls: freezes hold back new effects of a scope, everywhere, with effect at once; lifting ends them."""
 
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trueup_common.contracts.governance import FreezeScope
+from trueup_common.contracts.governance import BREAK_GLASS, FREEZE, FreezeScope
 from trueup_common.contracts.ids import new_id
+from trueup_gateway.api.acts import authorize
 from trueup_gateway.api.calls import once
 from trueup_gateway.api.decisions import Text
 from trueup_gateway.api.gateway import gateway_of
@@ -25,12 +27,18 @@ from trueup_gateway.api.http import (
     require,
 )
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
-from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
+from trueup_gateway.core.approval import PERSON
+from trueup_gateway.core.operators import OPERATE
+from trueup_gateway.core.policy import Act
 from trueup_gateway.core.records import FreezeRow
 from trueup_gateway.core.refusal import forbidden, invalid
+from trueup_gateway.core.timestamps import Timestamp
 from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
+
+MINUTES_MAX: Final = 240
+"""How long a glass stays broken, at most."""
 
 
 class Scope(Body):
@@ -52,6 +60,14 @@ class FreezeRequest(Body):
     expires_at: Timestamp | None = None
 
 
+class BreakGlassRequest(Body):
+    """What shall go through every freeze, why, and for how many minutes."""
+
+    scope: Scope
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+    minutes: int = Field(ge=1, le=MINUTES_MAX, strict=True)
+
+
 class LiftRequest(Body):
     """Which freezes to lift: those with exactly this scope, or one by id."""
 
@@ -62,9 +78,11 @@ class LiftRequest(Body):
 
 
 class FreezeAnswer(Body):
-    """One freeze."""
+    """One freeze; of the kind `break_glass`, a way through all of them."""
 
     freeze_id: str
+    kind: str
+    decision_id: str | None
     scope: dict[str, Any]
     reason: str
     created_by: str
@@ -130,6 +148,53 @@ async def freeze(request: Request) -> Response:
     return response
 
 
+async def break_glass(request: Request) -> Response:
+    """Let effects of a scope through every freeze for some minutes: for the one urgent act in a frozen plane. A person
+    does it, under a decision of its own, with a reason; it ends by itself, or is lifted like a freeze."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    require(caller, roles.BREAK_GLASS)
+    if not caller.subject.startswith(PERSON):
+        raise forbidden("role", "Only a person breaks the glass; this token stands for an agent or a service.")
+    wanted = await read_model(request, gateway, BreakGlassRequest)
+    key = idempotency_key(request)
+    scope = _scope(caller, wanted.scope)
+
+    async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
+        now = (await tx.moment()).business
+        name = new_id("frz")
+        asked = Act(
+            subject=caller.subject,
+            tenant=caller.tenant,
+            roles=caller.roles,
+            action=OPERATE,
+            target_tenant=caller.tenant,
+            system="trueup",
+            resource=f"break_glass/{name}",
+            facts=(("operation", "BREAK_GLASS"), ("own", False)),
+        )
+        admitted = await authorize(gateway, tx, caller, asked, request, now)
+        row = FreezeRow(
+            freeze_id=name,
+            kind=BREAK_GLASS,
+            decision_id=admitted.decision_id,
+            tenant=caller.tenant,
+            scope=scope,
+            reason=wanted.reason,
+            created_by=caller.subject,
+            created_at=now,
+            expires_at=now + timedelta(minutes=wanted.minutes),
+            epoch=await tx.next_epoch(),
+        )
+        await tx.save_authorization(admitted)
+        await tx.save_freeze(row)
+        return 201, _body(row, active=True)
+
+    response = await once(gateway, caller, key, {"call": "break-glass", **wanted.model_dump(mode="json")}, act)
+    gateway.governance_changed()
+    return response
+
+
 async def _lift(request: Request, wanted: LiftRequest) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
@@ -144,7 +209,7 @@ async def _lift(request: Request, wanted: LiftRequest) -> Response:
         chosen = [
             row.evolve(lifted_at=now, lifted_by=caller.subject)
             for row in await tx.freezes_of(caller.tenant)
-            if row.freeze_id == wanted.freeze_id or row.scope == scope
+            if row.freeze_id == wanted.freeze_id or (row.kind == FREEZE and row.scope == scope)
         ]
         if not chosen:
             raise not_found()
@@ -232,6 +297,18 @@ ROUTES: Final[list[LeanRoute]] = [
         body=FreezeRequest,
         example=_EXAMPLE,
         parameters=(key_parameter("freeze-wordpress-1"),),
+        problems=_CHANGE,
+    ),
+    route(
+        "POST",
+        "/v1/controls/break-glass",
+        break_glass,
+        tag="controls",
+        summary="Let a scope through every freeze for some minutes",
+        answers={201: ("The glass is broken", FreezeAnswer)},
+        body=BreakGlassRequest,
+        example={"scope": _EXAMPLE["scope"], "reason": "the recall notice must go out", "minutes": 15},
+        parameters=(key_parameter("break-glass-1"),),
         problems=_CHANGE,
     ),
     route(

@@ -27,13 +27,13 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.intents import Intent, declarations_of, workflow_intent
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
-from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
 from trueup_gateway.core.artifact import check_evidence, named_in
 from trueup_gateway.core.policy import Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
 from trueup_gateway.core.refusal import forbidden, invalid
 from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
+from trueup_gateway.core.timestamps import Timestamp
 from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
 
@@ -45,6 +45,7 @@ WATCHED_SECONDS: Final = 31 * 86400
 
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 Resource = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^(\*|[^\s\x00-\x1f*]+(/\*)?)$")]
+CommandId = Annotated[str, Field(pattern=r"^cmd_[0-9a-f]{32}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -85,6 +86,10 @@ class ContextWanted(Body):
 
     payload_sha256: Digest | None = None
     expected_version: Text | None = None
+    supersedes: CommandId | None = Field(
+        default=None,
+        description="The ended command that a repair takes the place of; the decision covers nothing else.",
+    )
 
 
 class DecisionRequest(Body):
@@ -236,6 +241,7 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
             resource=intent.resource,
             risk_score=risk.score,
             risk_level=risk.level,
+            repair=await _mends(gateway, tx, caller.tenant, wanted.context.supersedes, intent),
         ),
         rules,
         risks,
@@ -257,6 +263,7 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
         evidence=[item.model_dump(mode="json", exclude_none=True) for item in wanted.evidence],
         payload_sha256=wanted.context.payload_sha256,
         expected_version=wanted.context.expected_version,
+        supersedes=wanted.context.supersedes,
         declarations={declaration.type: declaration.sha256 for declaration in intent.declarations},
         effect_class_max=effect_class_max(intent.declarations),
         outcome=judgement.outcome,
@@ -273,6 +280,19 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
         created_at=now,
         expires_at=now + timedelta(seconds=DECISION_SECONDS),
     )
+
+
+async def _mends(gateway: Gateway, tx: GatewayTransaction, tenant: str, supersedes: str | None, intent: Intent) -> bool:
+    """True where the intent is to mend a command: on its own object, by what it declares as its repair, or by itself
+    again. Naming some command that ended makes nothing a repair."""
+    view = await tx.command_of(tenant, supersedes) if supersedes is not None else None
+    if view is None or intent.workflow is not None:
+        return False
+    row = view.row
+    declaration = gateway.catalog.declaration(row.declaration_sha256)
+    types = {row.command_type, *(repair.command_type for repair in (declaration.repairs() if declaration else ()))}
+    same = (intent.system, intent.resource) == (row.target_system, row.target_resource)
+    return same and all(item.type in types for item in intent.declarations)
 
 
 def _age(observed_at: datetime | None, now: datetime) -> float | None:
@@ -329,7 +349,11 @@ async def read(request: Request) -> Response:
             **{name: kept[name] for name in names},
             "action": {"command_types": row.command_types, "workflow": row.workflow, **document},
             "resource": {"system": row.system, "resource": row.resource},
-            "context": {"payload_sha256": row.payload_sha256, "expected_version": row.expected_version},
+            "context": {
+                "payload_sha256": row.payload_sha256,
+                "expected_version": row.expected_version,
+                "supersedes": row.supersedes,
+            },
         }
     )
 

@@ -179,7 +179,7 @@ async def register(request: Request) -> Response:
     document = read.document
 
     async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
-        await tx.hold_definition(caller.tenant, document.name, alone=True)
+        await tx.hold_definition(caller.tenant, document.name)
         known = await _find(gateway, tx, caller, document.name, document.version)
         if known is not None:
             if known.document.sha256 != document.sha256:
@@ -264,7 +264,7 @@ async def retire(request: Request) -> Response:
     key = idempotency_key(request)
 
     async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
-        await tx.hold_definition(caller.tenant, name, alone=True)
+        await tx.hold_definition(caller.tenant, name)
         known = await _find(gateway, tx, caller, name, version)
         if known is None:
             raise not_found()

@@ -1,5 +1,6 @@
 """Exceptions first: what is open, who owns it and until when."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_common.contracts.states import ExceptionKind
+from trueup_gateway.api.allowed import allowed_on_exceptions
 from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.api.http import (
     Body,
@@ -30,9 +32,9 @@ from trueup_gateway.core.view_records import ExceptionView
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 SUMMARY: Final[dict[str, tuple[str, ...]]] = {
-    "open_incidents": ("incident",),
+    "open_incidents": (),  # counted from the incidents themselves
     "dead_letters": (ExceptionKind.DEAD_LETTER,),
-    "repair_queue": ("repair",),
+    "repair_queue": (),  # repairs in flight: counted from the repairs themselves
     "stale_running": (ExceptionKind.STALE_RUNNING,),
     "compensation_failed": (ExceptionKind.COMPENSATION_FAILED,),
     "state_drift": (ExceptionKind.STATE_DRIFT,),
@@ -112,8 +114,9 @@ class DriftList(Body):
     next_cursor: str | None
 
 
-def _body(view: ExceptionView) -> dict[str, Any]:
-    return view.model_dump(mode="json", exclude={"tenant"})
+def _body(view: ExceptionView, allowed: Mapping[str, list[str]]) -> dict[str, Any]:
+    body = view.model_dump(mode="json", exclude={"tenant"})
+    return {**body, "allowed_actions": allowed.get(view.exception_id, [])}
 
 
 async def summary(request: Request) -> Response:
@@ -124,6 +127,7 @@ async def summary(request: Request) -> Response:
     counts, oldest = await gateway.reads.exception_counts(caller.tenant)
     numbers: dict[str, Any] = {name: sum(counts.get(str(kind), 0) for kind in kinds) for name, kinds in SUMMARY.items()}
     numbers["approvals_required"] += await gateway.reads.approvals_pending(caller.tenant)
+    numbers["repair_queue"], numbers["open_incidents"] = await gateway.reads.repair_counts(caller.tenant)
     return answer({**numbers, "open": sum(counts.values()), "oldest_age_seconds": round(oldest, 3)})
 
 
@@ -131,14 +135,24 @@ async def _page(request: Request, kind: str | None, status: str | None) -> Respo
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
     page = page_of(request)
+    by_deadline = query(request, "order", ("opened", "deadline")) == "deadline"
     views = await gateway.reads.exceptions(
-        reader, page, kind=kind, status=status, owner=query(request, "owner"), cause=query(request, "cause")
+        reader,
+        page,
+        kind=kind,
+        status=status,
+        owner=query(request, "owner"),
+        cause=query(request, "cause"),
+        by_deadline=by_deadline,
     )
-    return listing([Item(view.opened_at, view.exception_id, _body(view)) for view in views], page)
+    places = [view.deadline_at if by_deadline else view.opened_at for view in views]
+    allowed = await allowed_on_exceptions(gateway, views)
+    items = [Item(at, view.exception_id, _body(view, allowed)) for at, view in zip(places, views, strict=True)]
+    return listing(items, page)
 
 
 async def listed(request: Request) -> Response:
-    """List exceptions, newest first."""
+    """List exceptions, newest first, or by deadline."""
     kinds = {*ExceptionKind, "incident", "repair", "approval"}
     return await _page(request, query(request, "kind", kinds), query(request, "status", ("open", "closed")))
 
@@ -152,7 +166,8 @@ async def read(request: Request) -> Response:
     """Read one exception with its failure envelope."""
     gateway = gateway_of(request)
     reader = reader_of(caller_of(request, gateway))
-    return answer(_body(found(await gateway.reads.exception(reader, object_id(request, "exception_id", "exc")))))
+    view = found(await gateway.reads.exception(reader, object_id(request, "exception_id", "exc")))
+    return answer(_body(view, await allowed_on_exceptions(gateway, [view])))
 
 
 async def drift(request: Request) -> Response:
@@ -178,6 +193,11 @@ _FILTERS: Final = (
     query_parameter("status", "Only open or closed ones.", {"type": "string", "enum": ["open", "closed"]}),
     query_parameter("owner", "Only this owner's."),
     query_parameter("cause", "Only this failure class or failure code."),
+    query_parameter(
+        "order",
+        "`opened`: newest first; `deadline`: the nearest first.",
+        {"type": "string", "enum": ["opened", "deadline"], "default": "opened"},
+    ),
     *PAGE,
 )
 

@@ -16,7 +16,11 @@ from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.core.refusal import Refused
+from trueup_gateway.core.slo import ServiceLevels
+from trueup_gateway.issuers import ExternalIssuer
+from trueup_gateway.levels import shipped_levels
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.sightings import Sightings
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction
 from trueup_gateway.tokens import SigningKey, Verifier
@@ -43,10 +47,14 @@ class Gateway:
     watch: CaseWatch
     objects: Objects
     dev_key: SigningKey | None = None
+    issuer: ExternalIssuer | None = None
     loading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     """How many kept payloads are in memory at once."""
     payloads: PayloadSchemas = field(default_factory=PayloadSchemas)
+    levels: ServiceLevels = field(default_factory=shipped_levels)
+    sightings: Sightings = field(default_factory=Sightings)
     governance_changed: Callable[[], None] = lambda: None
+    batches_changed: Callable[[], None] = lambda: None
     ready: list[ReadyCheck] = field(default_factory=list)
     sending: set[asyncio.Task[None]] = field(default_factory=set)
 

@@ -16,10 +16,11 @@ from trueup_gateway.api.acts import send_soon, telling
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import Body, OpenBody, answer, caller_of, found, object_id, read_model, reader_of
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
-from trueup_gateway.api.timestamps import Timestamp
 from trueup_gateway.core import roles
+from trueup_gateway.core.anomalies import CROSS_TENANT
 from trueup_gateway.core.person_records import SignalRow
 from trueup_gateway.core.refusal import Refused, forbidden
+from trueup_gateway.core.timestamps import Timestamp
 from trueup_gateway.store import Reader
 from trueup_gateway.tokens import Caller
 
@@ -106,7 +107,10 @@ async def _keep(  # noqa: PLR0917 - one signal and who sends it
     content = {"type": wanted.type, "data": wanted.data, "occurred_at": wanted.occurred_at}
     fingerprint = digest({**content, "occurred_at": rfc3339(wanted.occurred_at) if wanted.occurred_at else None})
     async with gateway.store.transaction() as tx:
-        found(await tx.case_of(sender, workflow_id))
+        case = await tx.case_of(sender, workflow_id)
+        if case is None and await tx.is_anothers(caller.tenant, workflow_id):
+            gateway.sightings.note(caller.tenant, CROSS_TENANT, caller.subject)
+        found(case)
         moment = await tx.moment()
         row = SignalRow(
             workflow_id=workflow_id,

@@ -81,7 +81,7 @@ async def start(request: Request) -> Response:
     value = await read_json(request, gateway)
     key = idempotency_key(request)
     wanted = fit(WorkflowRequest, value)
-    started = await gateway.starter.start(
+    started = await gateway.starter.submit(
         _start_request(gateway, claims, key, wanted, request.scope.get("trueup.traceparent"))
     )
     seconds = wait_seconds(request, WAIT_SECONDS_MAX)

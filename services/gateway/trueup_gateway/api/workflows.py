@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import InstanceStatus
+from trueup_gateway.api.allowed import allowed_as_listed, allowed_on_case
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
@@ -16,6 +17,7 @@ from trueup_gateway.api.http import (
     caller_of,
     found,
     listing,
+    not_found,
     object_id,
     page_of,
     query,
@@ -77,6 +79,7 @@ class WorkflowAnswer(OpenBody):
     closed_at: str | None
     resolution_type: str | None
     cost: dict[str, Any]
+    allowed_actions: list[str]
 
 
 class WorkflowList(Body):
@@ -130,7 +133,14 @@ async def listed(request: Request) -> Response:
     steps = await gateway.reads.steps_of([view.workflow_id for view in views])
     return listing(
         [
-            Item(view.created_at, view.workflow_id, workflow_body(view, steps.get(view.workflow_id, []), []))
+            Item(
+                view.created_at,
+                view.workflow_id,
+                {
+                    **workflow_body(view, steps.get(view.workflow_id, []), []),
+                    "allowed_actions": allowed_as_listed(gateway, view, steps.get(view.workflow_id, [])),
+                },
+            )
             for view in views
         ],
         page,
@@ -146,14 +156,17 @@ async def read(request: Request) -> Response:
 
 async def case_body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
     """A case as the caller may see it. Raises Refused."""
-    view = found(await gateway.reads.case(reader, workflow_id))
-    rows, elements = await gateway.reads.case_parts(workflow_id)
+    whole = await gateway.reads.whole_case(reader, workflow_id)
+    if whole is None:
+        raise not_found()
+    view, rows, elements = whole
     operations = [JournalRow.model_validate(gateway.answers.newest(row["command_id"], row)) for row in rows]
     stored = {"state_version": view.state_version}
     told = gateway.answers.newest(workflow_id, stored)
     if told is not stored:
         view = case_view(InstanceRow.model_validate(told), view.obligations)
-    return workflow_body(view, operations, elements)
+    body = workflow_body(view, operations, elements)
+    return {**body, "allowed_actions": await allowed_on_case(gateway, view, operations)}
 
 
 async def history(request: Request) -> Response:

@@ -5,7 +5,7 @@ them. Of many requests on one capability exactly as many as it has uses left are
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.pointer import Absent, resolve
 from trueup_common.contracts.shape import record
-from trueup_common.contracts.states import CompensationState, OperationState
+from trueup_common.contracts.states import REPLACEABLE, CompensationState, OperationState
 from trueup_common.contracts.task import PayloadRef
 from trueup_gateway.core.capability import check_standing
 from trueup_gateway.core.records import DecisionRow
@@ -49,6 +49,8 @@ class Submission:
     reply_to: str | None = None
     payload_ref: PayloadRef | None = None
     """Where the whole payload is kept; `payload` is then the reduced one, and the hashes are those of the whole."""
+    supersedes: str | None = None
+    """The ended command that this one takes the place of."""
 
 
 @record
@@ -112,6 +114,8 @@ class Known:
     permitted: Callable[[Submission, Standing], bool]
     held: frozenset[tuple[str, str]] = frozenset()
     """Artifacts, as (tenant, id), that are there and that nobody can delete during this transaction."""
+    superseded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """States of the commands, by (tenant, id), that a request wants to take the place of."""
 
 
 def decide(submissions: Sequence[Submission], known: Known) -> list[Verdict]:
@@ -165,9 +169,12 @@ def _one(
         if edge.fingerprint != submission.fingerprint:
             return Refused("idempotency-key-reused", "This key stands for another request.")
         return Replayed(edge)
+    replaced = _superseding(submission, standing, known)
+    if replaced is not None:
+        return replaced
     if submission.identity is not None:
         owner = by_identity.get((submission.tenant, submission.identity))
-        if owner is not None:
+        if owner is not None and owner.command_id != submission.supersedes:
             return Refused(
                 "identity-in-use",
                 f"The command {owner.command_id} owns this business identity.",
@@ -185,6 +192,21 @@ def _one(
     return Accepted(submission, standing, min(deadline_at, latest))
 
 
+def _superseding(submission: Submission, standing: Standing, known: Known) -> Refused | None:
+    """None where the command to take the place of, if any, has ended and its outcome is known."""
+    if submission.supersedes is None:
+        return None
+    state = known.superseded.get((submission.tenant, submission.supersedes))
+    if state is None:
+        return invalid([("/supersedes", "there is no such command")])
+    if OperationState(state) not in REPLACEABLE:
+        detail = f"The command {submission.supersedes} is {state}: until its outcome is known nothing takes its place."
+        return Refused("conflict", detail, extra={"command_id": submission.supersedes, "state": state})
+    if state == OperationState.SUCCESS and standing.decision.supersedes != submission.supersedes:
+        return forbidden("decision", "What succeeded is replaced only under a decision about exactly that.")
+    return None
+
+
 def check_capability(standing: Standing, now: datetime) -> None:
     """Raise Refused where a capability or its decision no longer lets anything happen."""
     if standing.revoked:
@@ -196,6 +218,9 @@ def check_capability(standing: Standing, now: datetime) -> None:
 
 def _authority(submission: Submission, standing: Standing, known: Known) -> None:
     check_capability(standing, known.now)
+    bound = standing.decision.supersedes
+    if bound is not None and bound != submission.supersedes:
+        raise forbidden("decision", "The decision is for a command that takes the place of another one.")
     if not known.permitted(submission, standing):
         raise forbidden("policy", "The policy in force no longer permits this.")
     holder = known.frozen(submission)

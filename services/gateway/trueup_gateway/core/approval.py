@@ -201,6 +201,11 @@ def repeats(row: ApprovalRow, answer: Answer) -> bool:
     )
 
 
+def misuses_nonce(row: ApprovalRow, answer: Answer) -> bool:
+    """True where an answer comes under a nonce that was used up already, or that is not this approval's."""
+    return row.nonce != answer.nonce if row.status == PENDING else row.status in VERBS.values()
+
+
 def refusal(row: ApprovalRow, answer: Answer, now: datetime) -> Refused:
     """Why an answer did not decide the row. Nothing here tells the right nonce or hash."""
     if row.status == SUPERSEDED:

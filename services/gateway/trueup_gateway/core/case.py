@@ -97,6 +97,7 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
         created_at=now,
         document_sha256=None,
         revoked_at=None,
+        renewed_by=None,
     )
 
 
@@ -129,6 +130,7 @@ def new_case(accepted: Accepted, row: MandateRow, *, now: datetime, real: dateti
         accepted_at=now,
         grant=grant,
         grant_expires_at=grant_expiry(submission.declaration, real) if grant else None,
+        supersedes=submission.supersedes,
     )
     return NewCase(
         edge=EdgeRow.trusted(
@@ -161,6 +163,7 @@ def _received(accepted: Accepted, mandate: MandateRow, now: datetime) -> Receive
         "step_id": STEP_ID,
         "state_version": 0,
         "execution_id": submission.workflow_id,
+        "supersedes": submission.supersedes,
         "decision_id": mandate.decision_id,
         "capability_id": mandate.capability_id,
         "mandate_id": mandate.mandate_id,

@@ -126,6 +126,7 @@ def wait_body(view: CaseView, operations: Sequence[JournalRow]) -> dict[str, Any
         None,
     )
     sleeping = next((row for row in operations if row.state is OperationState.RETRY_PENDING), None)
+    queued = next((row for row in operations if row.state is OperationState.QUEUED), None)
     if view.closed_at is not None:
         return None
     if owing is not None:
@@ -133,6 +134,9 @@ def wait_body(view: CaseView, operations: Sequence[JournalRow]) -> dict[str, Any
         deadline, owner = owing.deadline_at, owing.owner
     elif sleeping is not None:
         reason, expects, deadline, owner = "retry", "timer", sleeping.deadline_at, "trueup"
+    elif queued is not None:
+        reason, expects = _queued_for(queued)
+        deadline, owner = queued.deadline_at, "trueup"
     elif view.status == InstanceStatus.VERIFYING:
         reason, expects, deadline, owner = "verification", "observation", view.deadline_at, "trueup"
     else:
@@ -146,6 +150,15 @@ def wait_body(view: CaseView, operations: Sequence[JournalRow]) -> dict[str, Any
         "deadline": deadline.isoformat().replace("+00:00", "Z"),
         "next_wake_at": min(wakes).isoformat().replace("+00:00", "Z") if wakes else None,
     }
+
+
+def _queued_for(row: JournalRow) -> tuple[str, str]:
+    """Why a queued operation is not on its way: its grant is minted, it is held back, or its turn has not come."""
+    if row.proposed:
+        return "grant", "grant"
+    if row.next_retry_at is not None:
+        return row.error_code or "held_back", "release" if row.error_code == "frozen" else "timer"
+    return "window", "window"
 
 
 def workflow_body(view: CaseView, operations: Sequence[JournalRow], elements: Sequence[ElementView]) -> dict[str, Any]:

@@ -262,4 +262,5 @@ def question_of(
         risk_score=risk["score"] if risk else decision.risk_score,
         risk_level=RiskLevel(risk["level"]) if risk else decision.risk_level,
         approved=approved,
+        repair=decision.supersedes is not None,
     )

@@ -86,13 +86,28 @@ class SignalRow(ForwardContract):
 
 
 class OperatorCommandRow(ForwardContract):
-    """One act of somebody entitled on a case: who, what, why, and the decision that admitted it."""
+    """One act of somebody entitled: who, what, on what, why, the decision that admitted it, and how it ended.
+
+    `holds_command` and `holds_exception` are what it is at work on alone until it has ended.
+    """
 
     operator_command_id: str
     tenant: str
     action: str
     target_kind: str
     target_id: str
+    workflow_id: str | None = None
+    command_id: str | None = None
+    exception_id: str | None = None
+    performer: str = "orchestrator"
+    state: str = "ACCEPTED"
+    detail: str | None = None
+    allowed_actions: list[str] = Field(default_factory=list)
+    result: dict[str, Any] = Field(default_factory=dict)
+    ended_at: Instant | None = None
+    holds_command: str | None = None
+    holds_exception: str | None = None
+    batch_id: str | None = None
     actor: str
     reason: str
     evidence: list[Any] = Field(default_factory=list)
@@ -100,3 +115,45 @@ class OperatorCommandRow(ForwardContract):
     decision_id: str
     status_before: str
     created_at: Instant
+
+
+class OperatorBatchRow(ForwardContract):
+    """One action on many exceptions: a frozen selection, worked off at a rate by whichever worker is alive.
+
+    `roles` and `scopes` are those of the actor's token when the batch was asked for: every item is admitted again.
+    `next_at` (real time) is when the next item may be taken.
+    """
+
+    batch_id: str
+    tenant: str
+    action: str
+    filter: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, Any] = Field(default_factory=dict)
+    evidence: list[Any] = Field(default_factory=list)
+    reason: str
+    actor: str
+    roles: list[str] = Field(default_factory=list)
+    scopes: list[str] = Field(default_factory=list)
+    decision_id: str
+    rate_per_second: float
+    state: str
+    total: int
+    created_at: Instant
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    next_at: Instant | None = None
+
+
+class OperatorBatchItemRow(ForwardContract):
+    """One item of a batch: what became of it, and why."""
+
+    batch_id: str
+    position: int
+    tenant: str
+    exception_id: str
+    workflow_id: str | None = None
+    command_id: str | None = None
+    state: str = "PENDING"
+    reason: str | None = None
+    operator_command_id: str | None = None
+    ended_at: Instant | None = None

@@ -37,6 +37,8 @@ class Question:
     risk_score: int
     risk_level: RiskLevel
     approved: bool = False
+    repair: bool = False
+    """In the place of a command that has ended."""
 
 
 @dataclass(frozen=True, slots=True)

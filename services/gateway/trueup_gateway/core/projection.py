@@ -7,12 +7,20 @@ themselves rest on is looked at (ADR 0010). Rows are read back through the contr
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from trueup_common.contracts.events import ElementChanged, ExceptionChanged
+from trueup_common.contracts.events import ElementChanged, ExceptionChanged, IncidentChanged, RepairChanged
 from trueup_common.contracts.journal import InstanceRow, ObligationRow
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import CompensationState, InstanceStatus, OperationState
 from trueup_gateway.core.acceptance import is_free
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
+from trueup_gateway.core.view_records import (
+    CaseView,
+    CommandView,
+    ElementView,
+    ExceptionView,
+    HistoryView,
+    IncidentView,
+    RepairView,
+)
 
 FreedKey = tuple[str, str, str]
 """(tenant, idempotency key, command) of an edge that gives up its business identity."""
@@ -96,6 +104,8 @@ def _command_view(row: Fields, subject: str) -> CommandView:
         state_version=row["state_version"],
         created_at=row["created_at"],
         row=row,
+        completed_at=row.get("completed_at"),
+        undoing=row.get("compensates") is not None,
     )
 
 
@@ -126,7 +136,12 @@ def _case_view(instance: Fields, obligations: Sequence[Fields]) -> CaseView:
         closed_at=instance.get("closed_at"),
         instance=instance,
         obligations=obligations,
+        risk=_risk_of(instance.get("mandate")),
     )
+
+
+def _risk_of(mandate: Any) -> Any:
+    return mandate.get("risk") if isinstance(mandate, dict) else None
 
 
 def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> CaseView:
@@ -146,6 +161,7 @@ def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> Ca
         closed_at=instance.closed_at,
         instance=instance,
         obligations=list(obligations),
+        risk=_risk_of(instance.mandate),
     )
 
 
@@ -194,3 +210,49 @@ def exception_views(changes: Iterable[ExceptionChanged]) -> list[ExceptionView]:
         if known is None or known.version < change.version:
             newest[change.exception_id] = ExceptionView.model_validate(change.model_dump())
     return list(newest.values())
+
+
+def repair_views(changes: Iterable[RepairChanged]) -> list[RepairView]:
+    """The newest view of each repair in a batch of events."""
+    newest: dict[str, RepairChanged] = {}
+    for change in changes:
+        known = newest.get(change.repair_id)
+        if known is None or known.version < change.version:
+            newest[change.repair_id] = change
+    return [
+        RepairView(
+            repair_id=change.repair_id,
+            tenant=change.tenant,
+            exception_id=change.exception_id,
+            status=change.status,
+            repair_action=change.repair_action,
+            source_workflow=change.source_workflow,
+            incident_id=change.incident_id,
+            created_at=change.created_at,
+            ended_at=change.ended_at,
+            version=change.version,
+            row=change.model_dump(mode="json", exclude={"tenant"}),
+        )
+        for change in newest.values()
+    ]
+
+
+def incident_views(changes: Iterable[IncidentChanged]) -> list[IncidentView]:
+    """The newest view of each incident in a batch of events."""
+    newest: dict[str, IncidentChanged] = {}
+    for change in changes:
+        known = newest.get(change.incident_id)
+        if known is None or known.version < change.version:
+            newest[change.incident_id] = change
+    return [
+        IncidentView(
+            incident_id=change.incident_id,
+            tenant=change.tenant,
+            status=change.status,
+            opened_at=change.opened_at,
+            closed_at=change.closed_at,
+            version=change.version,
+            row=change.model_dump(mode="json", exclude={"tenant"}),
+        )
+        for change in newest.values()
+    ]

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from trueup_common.contracts.governance import FreezeScope
+from trueup_common.contracts.governance import FREEZE, FreezeScope
 from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import EffectClass, RiskLevel
 
@@ -28,6 +28,8 @@ class DecisionRow(ForwardContract):
     evidence: list[dict[str, Any]] = Field(default_factory=list)
     payload_sha256: str | None = None
     expected_version: str | None = None
+    supersedes: str | None = None
+    """The command that what is decided here takes the place of: a repair, and only of that one."""
     declarations: dict[str, str]
     """The declaration (by hash) that each command type was judged by."""
     effect_class_max: EffectClass
@@ -108,6 +110,8 @@ class MandateRow(ForwardContract):
     within_resource: str | None = None
     created_at: Instant
     revoked_at: Instant | None = None
+    renewed_by: str | None = None
+    """The operator command whose decision last made it live longer."""
 
 
 class EffectCountRow(ForwardContract):
@@ -153,6 +157,15 @@ class EdgeRow(ForwardContract):
     expires_at: Instant
 
 
+class LineageRow(ForwardContract):
+    """That a command was accepted in the place of an older one."""
+
+    command_id: str
+    tenant: str
+    supersedes: str
+    created_at: Instant
+
+
 class CallRow(ForwardContract):
     """One changing call under an Idempotency-Key (freezes, policies) and the answer that a repetition gets."""
 
@@ -165,9 +178,12 @@ class CallRow(ForwardContract):
 
 
 class FreezeRow(ForwardContract):
-    """A freeze: what it holds back and until when."""
+    """A freeze: what it holds back and until when; of the kind `break_glass`, what goes through every freeze."""
 
     freeze_id: str
+    kind: str = FREEZE
+    decision_id: str | None = None
+    """The authorization decision that admitted whoever broke the glass."""
     tenant: str
     scope: FreezeScope
     reason: str

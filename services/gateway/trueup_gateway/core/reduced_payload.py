@@ -35,7 +35,7 @@ def _sources(declaration: CommandDeclaration) -> Iterator[ValueFrom]:
         yield item.resource
         yield item.value
         yield from item.probe.params.values()
-    for mapping in (declaration.compensation, declaration.repair):
+    for mapping in (declaration.compensation, *declaration.repairs()):
         if mapping is not None:
             yield from mapping.payload.values()
             if mapping.only_if is not None:

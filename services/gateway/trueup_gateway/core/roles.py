@@ -17,13 +17,15 @@ SIGNAL_OWN: Final = "signal_own"
 SIGNAL_TENANT: Final = "signal_tenant"
 OPERATE: Final = "operate"
 CANCEL_OWN: Final = "cancel_own"
+REPAIR: Final = "repair"
+BREAK_GLASS: Final = "break_glass"
 STORE_ARTIFACT: Final = "store_artifact"
 DELETE_ARTIFACT: Final = "delete_artifact"
 
-ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor")
+ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor", "repairer")
 
 RIGHTS: Final[dict[str, frozenset[str]]] = {
-    READ_OWN: frozenset({"agent"}),
+    READ_OWN: frozenset({"agent", "repairer"}),
     READ_TENANT: frozenset({"viewer", "operator", "auditor"}),
     REVOKE_OWN: frozenset({"agent"}),
     REVOKE_TENANT: frozenset({"operator", "admin"}),
@@ -39,6 +41,8 @@ RIGHTS: Final[dict[str, frozenset[str]]] = {
     DELETE_ARTIFACT: frozenset({"operator"}),
     OPERATE: frozenset({"operator"}),
     CANCEL_OWN: frozenset({"agent"}),
+    REPAIR: frozenset({"repairer"}),
+    BREAK_GLASS: frozenset({"operator"}),
 }
 
 

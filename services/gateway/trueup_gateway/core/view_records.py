@@ -39,6 +39,9 @@ class CommandView(ForwardContract):
     state_version: int
     created_at: Instant
     row: JournalRow
+    completed_at: Instant | None = None
+    undoing: bool = False
+    """True for a compensation."""
 
 
 class CaseView(ForwardContract):
@@ -58,6 +61,8 @@ class CaseView(ForwardContract):
     closed_at: Instant | None = None
     instance: InstanceRow
     obligations: list[ObligationRow] = Field(default_factory=list)
+    risk: str | None = None
+    """Of its mandate."""
 
 
 class HistoryView(ForwardContract):
@@ -105,6 +110,7 @@ class ExceptionView(ForwardContract):
     owner: str
     deadline_at: Instant
     opened_at: Instant
+    first_deadline_at: Instant | None = None
     closed_at: Instant | None = None
     resolution_type: str | None = None
     resolved_by: str | None = None
@@ -114,4 +120,35 @@ class ExceptionView(ForwardContract):
     envelope: dict[str, Any] = Field(default_factory=dict)
     allowed_actions: list[str] = Field(default_factory=list)
     trace_id: str | None = None
+    repair_id: str | None = None
+    repair_status: str | None = None
+    incident_id: str | None = None
     version: int
+
+
+class RepairView(ForwardContract):
+    """The read model of one repair: what lists choose by, and the whole as the planner told it."""
+
+    repair_id: str
+    tenant: str
+    exception_id: str
+    status: str
+    repair_action: str
+    source_workflow: str | None = None
+    incident_id: str | None = None
+    created_at: Instant
+    ended_at: Instant | None = None
+    version: int
+    row: dict[str, Any]
+
+
+class IncidentView(ForwardContract):
+    """The read model of one incident, in the same way."""
+
+    incident_id: str
+    tenant: str
+    status: str
+    opened_at: Instant
+    closed_at: Instant | None = None
+    version: int
+    row: dict[str, Any]

@@ -14,6 +14,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import Mandate, StartWorkflow
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import InstanceRow
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepState, WorkflowDocument
 from trueup_gateway.core.acceptance import Standing, check_capability
@@ -32,6 +33,7 @@ OBJECTS: Final = frozenset({OBJECT, EVERYTHING})
 _OBJECT_ID: Final = re.compile(r"[^\s\x00-\x1f*]{1,300}")
 KEY_LIFETIME_SECONDS: Final = 400 * 86400
 """Longer than a case may live: while it runs, its key stands for it."""
+MESSAGE_BYTES_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,15 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """The case that a start key stands for. `definition` is `command` where it named a single command."""
+    """The case that a start key stands for; `command` where that is a single command, which no start can get."""
 
     fingerprint: str
     workflow_id: str
     saga_id: str
     status: InstanceStatus
     revision: int
-    definition: str
     version: int
+    command: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,13 @@ class Governance:
 
 @dataclass(frozen=True, slots=True)
 class NewWorkflow:
-    """Everything that one start stores and sends. `revises` is the case whose key it takes over."""
+    """Everything that one start stores and sends; `data` is its message, `revises` the case whose key it takes over."""
 
     edge: EdgeRow
     mandate: MandateRow
     view: CaseView
     start: StartWorkflow
+    data: bytes
     capability_id: str
     revises: str | None
 
@@ -116,22 +119,23 @@ def is_object_id(name: str) -> bool:
     return _OBJECT_ID.fullmatch(name) is not None
 
 
-def is_replay(request: StartRequest, existing: Existing, *, command: bool) -> bool:
+def is_replay(request: StartRequest, existing: Existing) -> bool:
     """True where the key's case is the answer, False where a revision is wanted and due. Raises Refused."""
-    if not command and existing.status in INSTANCE_TERMINAL and request.on_terminal == REVISE:
+    if not existing.command and existing.status in INSTANCE_TERMINAL and request.on_terminal == REVISE:
         return False
-    if command or existing.fingerprint != request.fingerprint:
+    if existing.command or existing.fingerprint != request.fingerprint:
         raise Refused("idempotency-key-reused", "This key stands for another request.")
     return True
 
 
-def check_authority(request: StartRequest, standing: Standing | None, now: datetime) -> None:
-    """Raise Refused where the capability does not stand, or stands for something else than this workflow."""
+def check_authority(request: StartRequest, standing: Standing | None, now: datetime) -> Standing:
+    """The capability as it stands. Raises Refused where it does not, or is for something else than this workflow."""
     if standing is None or standing.tenant != request.tenant:
         raise forbidden("revoked", "The capability is not known here.")
     check_capability(standing, now)
     if standing.decision.workflow != request.definition:
         raise forbidden("scope", "The capability does not let this workflow start.")
+    return standing
 
 
 def check_start(request: StartRequest, standing: Standing, plan: Plan, rules: Governance) -> None:
@@ -153,9 +157,9 @@ def check_start(request: StartRequest, standing: Standing, plan: Plan, rules: Go
         raise forbidden("frozen", f"A freeze ({holder}) holds this back.")
 
 
-def check_uses(standing: Standing) -> None:
-    """Raise Refused where the capability has no use left."""
-    if standing.uses_left < 1:
+def check_uses(standing: Standing, taken: int) -> None:
+    """Raise Refused where the capability has no use left besides those that were taken since it was read."""
+    if taken >= standing.uses_left:
         raise forbidden("uses", "The capability has no uses left.")
 
 
@@ -172,11 +176,14 @@ def _fields(request: StartRequest, plan: Plan) -> list[dict[str, Any]]:
 def new_workflow(
     request: StartRequest, standing: Standing, plan: Plan, rules: Governance, revises: Existing | None
 ) -> NewWorkflow:
-    """All rows of an accepted start and its message, under a mandate as wide as the document and no wider."""
+    """All rows of an accepted start and its message, under a mandate as wide as the document. Raises Refused."""
     deadline_at = rules.now + plan.document.lifetime
     mandate = _mandate(request, standing, plan, rules, deadline_at)
     carried = Mandate(**{name: getattr(mandate, name) for name in Mandate.model_fields})
     start = _start(request, plan, carried, rules.now, deadline_at, revises)
+    data = json_bytes(start)
+    if len(data) >= MESSAGE_BYTES_MAX:
+        raise Refused("too-large", f"Document and input together come to {MESSAGE_BYTES_MAX} bytes or more.")
     edge = EdgeRow(
         tenant=request.tenant,
         key=request.key,
@@ -193,6 +200,7 @@ def new_workflow(
         mandate=mandate,
         view=_view(start, plan, standing.subject),
         start=start,
+        data=data,
         capability_id=request.capability_id,
         revises=revises.workflow_id if revises is not None else None,
     )

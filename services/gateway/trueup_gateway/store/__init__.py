@@ -6,10 +6,15 @@ deadlock.
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_gateway.store.acceptance import AcceptanceSql, AcceptRows, KeyTaken, lock_timed_out
+from trueup_gateway.store.anomalies import AnomalySql
 from trueup_gateway.store.artifacts import ArtifactReads, ArtifactSql
-from trueup_gateway.store.authority import AuthoritySql, GovernanceSql
+from trueup_gateway.store.authority import AuthoritySql, GovernanceSql, GrantRows
+from trueup_gateway.store.batches import BatchReads, BatchSql
+from trueup_gateway.store.numbers import NumbersReads, NumbersSql
+from trueup_gateway.store.operators import OperatorReads, OperatorSql
 from trueup_gateway.store.people import PeopleReads, PeopleSql
 from trueup_gateway.store.reads import CoreReads
+from trueup_gateway.store.repairs import RepairReads
 from trueup_gateway.store.rows import Page, Reader
 from trueup_gateway.store.views import ViewsSql
 from trueup_gateway.store.workflows import WorkflowReads, WorkflowSql
@@ -18,6 +23,7 @@ __all__ = [
     "AcceptRows",
     "GatewayReads",
     "GatewayTransaction",
+    "GrantRows",
     "KeyTaken",
     "Page",
     "Reader",
@@ -26,13 +32,27 @@ __all__ = [
 ]
 
 
-class GatewayTransaction(AcceptanceSql, ArtifactSql, AuthoritySql, GovernanceSql, PeopleSql, ViewsSql, WorkflowSql):
+class GatewayTransaction(
+    AcceptanceSql,
+    AnomalySql,
+    ArtifactSql,
+    AuthoritySql,
+    BatchSql,
+    GovernanceSql,
+    NumbersSql,
+    OperatorSql,
+    PeopleSql,
+    ViewsSql,
+    WorkflowSql,
+):
     """One transaction of the gateway."""
 
     service = "gateway"
 
 
-class GatewayReads(ArtifactReads, PeopleReads, WorkflowReads, CoreReads):
+class GatewayReads(
+    ArtifactReads, BatchReads, OperatorReads, NumbersReads, PeopleReads, RepairReads, WorkflowReads, CoreReads
+):
     """Everything that the API reads."""
 
 

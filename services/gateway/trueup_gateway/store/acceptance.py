@@ -1,30 +1,35 @@
-"""SQL of acceptance: capability rows are locked in id order, keys inserted in key order: no two batches deadlock."""
+"""SQL of acceptance: capabilities are locked in id order, then keys in key order, so that no two batches deadlock."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
 
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
-from trueup_common.runtime.rows import Rows
+from trueup_common.runtime.rows import Write
+from trueup_gateway import tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
-from trueup_gateway.core.records import DecisionRow
-from trueup_gateway.store.rows import EDGES, MANDATES, RECEIVED, json_document
+from trueup_gateway.core.records import DecisionRow, LineageRow
+from trueup_gateway.store.rows import COMMANDS_SOURCE, EDGES, LINEAGE, MANDATES, RECEIVED
 
 LOCK_TIMEOUT: Final = "2s"
 """How long acceptance waits for another transaction on the same key or capability before it answers 409."""
 
 _LOCK_CAPABILITIES: Final = """
-SELECT c.capability_id, c.tenant, c.subject, c.uses_left, c.revoked_at, c.expires_at, row_to_json(d) AS decision
-FROM (SELECT set_config('lock_timeout', $2, true) OFFSET 0) AS bound
-CROSS JOIN gateway.capability c JOIN gateway.decision d USING (decision_id)
-WHERE c.capability_id = ANY($1::text[]) ORDER BY c.capability_id FOR UPDATE OF c
+SELECT c.capability_id FROM (SELECT set_config('lock_timeout', $2, true) OFFSET 0) AS bound
+CROSS JOIN gateway.capability c WHERE c.capability_id = ANY($1::text[]) ORDER BY c.capability_id FOR UPDATE OF c
 """
-_EDGES: Final = """
+_ROWS: Final = """
 SELECT trueup.now() AS business, clock_timestamp() AS real, (SELECT epoch FROM gateway.governance) AS epoch,
+  (SELECT json_agg(s) FROM (
+     SELECT c.capability_id, c.tenant, c.subject, c.uses_left, c.revoked_at, c.expires_at, row_to_json(d) AS decision
+     FROM gateway.capability c JOIN gateway.decision d USING (decision_id)
+     WHERE c.capability_id = ANY($4::text[])) AS s) AS standings,
   (SELECT json_agg(f) FROM (
      SELECT e.tenant, e.key, e.fingerprint, e.identity, e.command_id, e.workflow_id, e.saga_id,
        coalesce(v.state, 'RECEIVED') AS state
@@ -39,27 +44,14 @@ SELECT trueup.now() AS business, clock_timestamp() AS real, (SELECT epoch FROM g
 """
 
 
-def _source(rows: Rows[Any], parameter: int) -> str:
-    """An INSERT of one JSON parameter into a table, in key order."""
-    listed = ", ".join(f'"{name}"' for name in rows.model.model_fields)
-    chosen = ", ".join(f'r."{name}"' for name in rows.model.model_fields)
-    order = ", ".join(f'r."{name}"' for name in rows.key)
-    name = f'gateway."{rows.table.name}"'
-    return (
-        f"INSERT INTO {name} ({listed}) SELECT {chosen} "
-        f"FROM json_populate_recordset(NULL::{name}, ${parameter}::text::json) AS r ORDER BY {order}"
-    )
-
-
-_ACCEPT: Final = f"""
-WITH edge AS ({_source(EDGES, 1)} ON CONFLICT DO NOTHING RETURNING 1),
-mandate AS ({_source(MANDATES, 2)}),
-received AS ({_source(RECEIVED, 3)}),
-used AS (UPDATE gateway.capability AS c SET uses_left = c.uses_left - u.uses
-  FROM unnest($4::text[], $5::bigint[]) AS u(capability_id, uses)
-  WHERE c.capability_id = u.capability_id AND c.uses_left >= u.uses RETURNING 1)
-SELECT (SELECT count(*) FROM edge) AS edges, (SELECT count(*) FROM used) AS used
+_USE: Final = """
+UPDATE gateway.capability AS c SET uses_left = c.uses_left - u.uses
+FROM (SELECT set_config('lock_timeout', $3, true) OFFSET 0) AS bound
+CROSS JOIN unnest($1::text[], $2::bigint[]) AS u(capability_id, uses)
+WHERE c.capability_id = u.capability_id AND c.uses_left >= u.uses AND c.revoked_at IS NULL
+  AND c.expires_at > trueup.now()
 """
+"""What was read of a capability is checked again where its use is counted."""
 
 
 class KeyTaken(StoreBusy):
@@ -73,7 +65,7 @@ def lock_timed_out(busy: StoreBusy) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AcceptRows:
-    """What a batch of requests concerns, as locked."""
+    """What a batch of requests concerns."""
 
     moment: Moment
     epoch: int
@@ -89,9 +81,16 @@ def _standing(record: Any) -> Standing:
         subject=record["subject"],
         uses_left=record["uses_left"],
         revoked=record["revoked_at"] is not None,
-        expires_at=record["expires_at"],
+        expires_at=datetime.fromisoformat(record["expires_at"]),
         decision=DecisionRow.model_validate(record["decision"]),
     )
+
+
+def using(capability_ids: Iterable[str]) -> Write:
+    """Count one use for each of these."""
+    uses = Counter(capability_ids)
+    names = sorted(uses)
+    return Write(_USE, (names, [uses[name] for name in names], LOCK_TIMEOUT), len(names), tables.CAPABILITY.name)
 
 
 class AcceptanceSql(SqlTransaction):
@@ -103,31 +102,53 @@ class AcceptanceSql(SqlTransaction):
         tenants: Sequence[str],
         keys: Sequence[str],
         identities: Sequence[str | None],
+        *,
+        lock: bool = True,
     ) -> AcceptRows:
-        """Lock the capabilities of a batch, then read what its keys and identities stand for."""
-        records = await self.connection.fetch(_LOCK_CAPABILITIES, sorted(set(capability_ids)), LOCK_TIMEOUT)
-        row = await self.connection.fetchrow(_EDGES, list(tenants), list(keys), list(identities))
+        """Read the capabilities of a batch, locked where asked, and what its keys and identities stand for."""
+        capabilities = sorted(set(capability_ids))
+        if lock:
+            await self.connection.fetch(_LOCK_CAPABILITIES, capabilities, LOCK_TIMEOUT)
+        row = await self.reading.fetchrow(_ROWS, list(tenants), list(keys), list(identities), capabilities)
         edges = [Edge(**item) for item in row["edges"] or ()]
         return AcceptRows(
             moment=Moment(business=row["business"], real=row["real"]),
             epoch=row["epoch"],
-            standings={record["capability_id"]: _standing(record) for record in records},
+            standings={record["capability_id"]: _standing(record) for record in row["standings"] or ()},
             by_key={(edge.tenant, edge.key): edge for edge in edges},
             by_identity={(edge.tenant, edge.identity): edge for edge in edges if edge.identity is not None},
         )
 
-    async def save_cases(self, cases: Sequence[NewCase]) -> None:
-        """Store accepted commands and count their uses. Raises KeyTaken where another transaction was first."""
-        uses: dict[str, int] = {}
-        for case in cases:
-            uses[case.capability_id] = uses.get(case.capability_id, 0) + 1
-        row = await self.connection.fetchrow(
-            _ACCEPT,
-            json_document([case.edge for case in cases]),
-            json_document([case.mandate for case in cases]),
-            json_document([case.received for case in cases]),
-            list(uses),
-            list(uses.values()),
+    async def states_of(self, commands: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """States of commands by (tenant, id), as far as they are known here."""
+        rows = await self.reading.fetch(
+            "SELECT c.tenant, c.command_id, c.state FROM unnest($1::text[], $2::text[]) AS w(tenant, command_id) "
+            f"JOIN {COMMANDS_SOURCE} AS c ON c.tenant = w.tenant AND c.command_id = w.command_id",
+            [tenant for tenant, _ in commands],
+            [command_id for _, command_id in commands],
         )
-        if row["edges"] != len(cases) or row["used"] != len(uses):
-            raise KeyTaken("a key, an identity or a use was taken by another transaction")
+        return {(row["tenant"], row["command_id"]): row["state"] for row in rows}
+
+    async def save_lineage(self, lines: Sequence[tuple[LineageRow, str | None]]) -> None:
+        """Keep who takes whose place, each with its business identity: the older one gives that up."""
+        await LINEAGE.insert(self.connection, [line for line, _ in lines])
+        await self.connection.execute(
+            "UPDATE gateway.edge AS e SET identity = NULL "
+            "FROM unnest($1::text[], $2::text[], $3::text[]) AS w(tenant, command_id, identity) "
+            "WHERE e.tenant = w.tenant AND e.identity = w.identity AND e.command_id = w.command_id",
+            [line.tenant for line, _ in lines],
+            [line.supersedes for line, _ in lines],
+            [identity for _, identity in lines],
+        )
+
+    async def save_cases(self, cases: Sequence[NewCase]) -> None:
+        """Store accepted commands and count their uses, at the latest with the commit.
+
+        Where another transaction took a key, an identity or a use first, this one ends with VersionConflict.
+        """
+        self.later(
+            using(case.capability_id for case in cases),
+            EDGES.inserting([case.edge for case in cases]),
+            MANDATES.inserting([case.mandate for case in cases], conflict=False),
+            RECEIVED.inserting([case.received for case in cases], conflict=False),
+        )

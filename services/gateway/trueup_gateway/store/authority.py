@@ -1,6 +1,7 @@
 """SQL of authority and governance: decisions, capabilities, revocations, freezes, policies and changing calls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from trueup_common.contracts.governance import GovernanceEntry
@@ -10,6 +11,7 @@ from trueup_gateway.core.records import (
     CallRow,
     CapabilityRow,
     DecisionRow,
+    EffectCountRow,
     FreezeRow,
     MandateRow,
     PolicyRow,
@@ -21,6 +23,7 @@ from trueup_gateway.store.rows import (
     CAPABILITIES,
     COMMANDS_SOURCE,
     DECISIONS,
+    EFFECTS,
     FREEZES,
     MANDATES,
     POLICIES,
@@ -31,13 +34,37 @@ _ENTRIES: Final = """
 SELECT 'revoked_' || kind AS kind, id, epoch, NULL::json AS scope, NULL::text AS policy_sha256, expires_at
 FROM gateway.revocation WHERE expires_at > trueup.now()
 UNION ALL
-SELECT 'freeze', freeze_id, epoch, scope, NULL, expires_at FROM gateway.freeze
+SELECT kind, freeze_id, epoch, scope, NULL, expires_at FROM gateway.freeze
 WHERE lifted_at IS NULL AND (expires_at IS NULL OR expires_at > trueup.now())
 UNION ALL
 (SELECT 'policy', 'current', epoch, NULL::json, sha256, NULL::timestamptz FROM gateway.policy
  ORDER BY version DESC LIMIT 1)
 """
 _ACTIVE_FREEZES: Final = "WHERE lifted_at IS NULL AND (expires_at IS NULL OR expires_at > trueup.now())"
+
+
+_LOCKED: Final = "WHERE mandate_id = ANY($1::text[]) ORDER BY mandate_id FOR UPDATE"
+_COUNTED: Final = """
+SELECT (SELECT epoch FROM gateway.governance) AS epoch,
+  array(SELECT capability_id FROM gateway.capability
+    WHERE capability_id = ANY($1::text[]) AND revoked_at IS NOT NULL) AS revoked,
+  (SELECT json_agg(json_build_array(mandate_id, command_id)) FROM gateway.effect
+    WHERE mandate_id = ANY($2::text[])) AS effects
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRows:
+    """What attempts rest on: mandates as locked, their decisions, revoked capabilities, and the epoch of governance.
+
+    `effects` are the operations that count against each mandate of a workflow already.
+    """
+
+    epoch: int
+    mandates: dict[str, MandateRow]
+    decisions: dict[str, DecisionRow]
+    revoked: frozenset[str]
+    effects: dict[str, set[str]]
 
 
 class AuthoritySql(SqlTransaction):
@@ -92,21 +119,28 @@ class AuthoritySql(SqlTransaction):
         )
         return row["open"], list(row["states"])
 
-    async def mandates(self, mandate_ids: Sequence[str]) -> dict[str, MandateRow]:
-        """Mandates by id."""
-        return {row.mandate_id: row for row in await MANDATES.get(self.connection, "mandate_id", mandate_ids)}
-
-    async def decisions(self, decision_ids: Sequence[str]) -> dict[str, DecisionRow]:
-        """Decisions by id."""
-        return {row.decision_id: row for row in await DECISIONS.get(self.connection, "decision_id", decision_ids)}
-
-    async def revoked_capabilities(self, capability_ids: Sequence[str]) -> set[str]:
-        """Those of the capabilities that are revoked."""
-        rows = await self.connection.fetch(
-            "SELECT capability_id FROM gateway.capability WHERE capability_id = ANY($1) AND revoked_at IS NOT NULL",
-            list(capability_ids),
+    async def grant_rows(self, mandate_ids: Collection[str]) -> GrantRows:
+        """What attempts under these mandates rest on. The mandates stay locked, so that effects are counted once."""
+        mandates = await MANDATES.select(self.connection, _LOCKED, sorted(set(mandate_ids)))
+        decision_ids = sorted({row.decision_id for row in mandates})
+        decisions = await DECISIONS.get(self.connection, "decision_id", decision_ids)
+        capability_ids = sorted({row.capability_id for row in mandates})
+        workflows = [row.mandate_id for row in mandates if row.command_id is None]
+        record = await self.connection.fetchrow(_COUNTED, capability_ids, workflows)
+        effects: dict[str, set[str]] = {mandate_id: set() for mandate_id in workflows}
+        for mandate_id, command_id in record["effects"] or ():
+            effects[mandate_id].add(command_id)
+        return GrantRows(
+            epoch=record["epoch"],
+            mandates={row.mandate_id: row for row in mandates},
+            decisions={row.decision_id: row for row in decisions},
+            revoked=frozenset(record["revoked"]),
+            effects=effects,
         )
-        return {row["capability_id"] for row in rows}
+
+    async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
+        """Count these operations as effects, with the messages of this transaction."""
+        self.later(EFFECTS.inserting(rows, absent_only=True))
 
 
 class GovernanceSql(SqlTransaction):
@@ -114,7 +148,7 @@ class GovernanceSql(SqlTransaction):
 
     async def epoch(self) -> int:
         """The present epoch."""
-        return int(await self.connection.fetchval("SELECT epoch FROM gateway.governance"))
+        return int(await self.reading.fetchval("SELECT epoch FROM gateway.governance"))
 
     async def next_epoch(self) -> int:
         """Raise the epoch: every change of governance has its own."""

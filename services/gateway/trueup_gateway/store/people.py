@@ -1,4 +1,4 @@
-"""SQL of people's acts: approvals, signals, operator commands, and the authorization decisions behind them.
+"""SQL of people's acts: approvals, signals, and the authorization decisions behind them.
 
 An approval leaves `pending` in one statement: whoever's statement changed the row has won, and nobody else has.
 """
@@ -12,7 +12,7 @@ from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
 from trueup_gateway import tables
 from trueup_gateway.core.approval import EXPIRED, PENDING, Answer
-from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, OperatorCommandRow, SignalRow
+from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, SignalRow
 from trueup_gateway.core.view_records import CaseView
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import CASES, CASES_SOURCE, Page, Reader, before
@@ -20,7 +20,6 @@ from trueup_gateway.store.rows import CASES, CASES_SOURCE, Page, Reader, before
 APPROVALS: Final = Rows(tables.APPROVAL, ApprovalRow, key=("approval_id",))
 AUTHORIZATIONS: Final = Rows(tables.AUTHORIZATION, AuthorizationRow, key=("decision_id",))
 SIGNALS: Final = Rows(tables.SIGNAL, SignalRow, key=("workflow_id", "event_id"))
-OPERATOR_COMMANDS: Final = Rows(tables.OPERATOR_COMMAND, OperatorCommandRow, key=("operator_command_id",))
 
 _DECIDE: Final = """
 UPDATE gateway.approval AS a
@@ -50,10 +49,6 @@ UPDATE gateway.signal AS s SET disposition = d.disposition, reason = d.reason, v
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::timestamptz[])
   AS d(workflow_id, event_id, tenant, disposition, reason, version, at)
 WHERE s.workflow_id = d.workflow_id AND s.event_id = d.event_id AND s.tenant = d.tenant AND s.version < d.version
-"""
-_HEARD: Final = """
-SELECT event->>'type' FROM gateway.history_view WHERE workflow_id = $1
-  AND (event->>'causation_id' = $2 OR event->'payload'->>'control_id' = $2) ORDER BY seq LIMIT 1
 """
 _MARKS: Final = """
 SELECT w.workflow_id,
@@ -182,10 +177,6 @@ class PeopleSql(SqlTransaction):
             [item.at for item in items],
         )
 
-    async def save_operator_command(self, row: OperatorCommandRow) -> None:
-        """Keep an operator's act."""
-        await OPERATOR_COMMANDS.insert(self.connection, [row])
-
 
 class PeopleReads(Reads):
     """Reads of people's acts."""
@@ -247,24 +238,11 @@ class PeopleReads(Reads):
             rows = await SIGNALS.select(connection, tail, workflow_id, event_id, tenant)
         return next(iter(rows), None)
 
-    async def operator_command(self, reader: Reader, operator_command_id: str) -> OperatorCommandRow | None:
-        """One operator's act."""
-        async with self._connection() as connection:
-            tail = "WHERE operator_command_id = $1 AND tenant = $2 AND ($3::text IS NULL OR actor = $3)"
-            rows = await OPERATOR_COMMANDS.select(connection, tail, operator_command_id, reader.tenant, reader.subject)
-        return next(iter(rows), None)
-
     async def case_marks(self, workflow_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """A mark per case that moves whenever something of what is shown of it does."""
         async with self._connection() as connection:
             rows = await connection.fetch(_MARKS, list(workflow_ids))
         return {row["workflow_id"]: tuple(row)[1:] for row in rows}
-
-    async def heard(self, workflow_id: str, control_id: str) -> str | None:
-        """How the history of a case took an act up: the type of the first event that names it."""
-        async with self._connection() as connection:
-            kind: str | None = await connection.fetchval(_HEARD, workflow_id, control_id)
-        return kind
 
 
 def _shown(record: Any) -> ApprovalRow:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.runtime.db import Database
@@ -43,6 +43,16 @@ class Reads:
             yield connection
 
 
+_WHOLE_CASE: Final = f"""
+SELECT c.*,
+  (SELECT json_agg("row") FROM (SELECT "row" FROM {COMMANDS_SOURCE} AS o WHERE workflow_id = $1
+     ORDER BY created_at LIMIT 500) AS o) AS operations,
+  (SELECT json_agg(e) FROM (SELECT * FROM gateway.element_view WHERE workflow_id = $1
+     ORDER BY system, resource, element LIMIT 500) AS e) AS elements
+FROM {CASES_SOURCE} AS c WHERE workflow_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)
+"""
+
+
 class CoreReads(Reads):
     """Reads of decisions, commands, cases, exceptions and governance."""
 
@@ -75,6 +85,15 @@ class CoreReads(Reads):
                 reader.subject,
             )
         return row
+
+    async def superseded_by(self, command_id: str) -> str | None:
+        """The newest command that took the place of a command that the caller may read."""
+        async with self._connection() as connection:
+            found: str | None = await connection.fetchval(
+                "SELECT command_id FROM gateway.lineage WHERE supersedes = $1 ORDER BY created_at DESC LIMIT 1",
+                command_id,
+            )
+        return found
 
     async def command_rows(self, command_ids: Sequence[str]) -> list[dict[str, Any]]:
         """Journal rows of commands that this gateway itself waits for."""
@@ -120,6 +139,19 @@ class CoreReads(Reads):
             )
         return next(iter(CASES.read(rows)), None)
 
+    async def whole_case(
+        self, reader: Reader, workflow_id: str
+    ) -> tuple[CaseView, list[dict[str, Any]], list[ElementView]] | None:
+        """One case with its operations and elements, all as of one moment."""
+        async with self._connection() as connection:
+            record = await connection.fetchrow(_WHOLE_CASE, workflow_id, reader.tenant, reader.subject)
+        if record is None:
+            return None
+        fields = dict(record)
+        operations, elements = fields.pop("operations") or [], fields.pop("elements") or []
+        (view,) = CASES.read([fields])
+        return view, operations, [ElementView.model_validate(element) for element in elements]
+
     async def cases(
         self,
         reader: Reader,
@@ -155,18 +187,6 @@ class CoreReads(Reads):
             )
         return CASES.read(rows)
 
-    async def case_parts(self, workflow_id: str) -> tuple[list[dict[str, Any]], list[ElementView]]:
-        """Operations and elements of a case that the caller may read."""
-        async with self._connection() as connection:
-            rows = await connection.fetch(
-                f'SELECT "row" FROM {COMMANDS_SOURCE} AS c WHERE workflow_id = $1 ORDER BY created_at LIMIT 500',
-                workflow_id,
-            )
-            elements = await ELEMENTS.select(
-                connection, "WHERE workflow_id = $1 ORDER BY system, resource, element LIMIT 500", workflow_id
-            )
-        return [row["row"] for row in rows], elements
-
     async def steps_of(self, workflow_ids: Sequence[str]) -> dict[str, list[JournalRow]]:
         """Operations of several cases, by case."""
         async with self._connection() as connection:
@@ -197,9 +217,18 @@ class CoreReads(Reads):
         return [event for place, event in enumerate(events, after_seq + 1) if event["seq"] == place]
 
     async def exceptions(
-        self, reader: Reader, page: Page, *, kind: str | None, status: str | None, owner: str | None, cause: str | None
+        self,
+        reader: Reader,
+        page: Page,
+        *,
+        kind: str | None,
+        status: str | None,
+        owner: str | None,
+        cause: str | None,
+        by_deadline: bool = False,
     ) -> list[ExceptionView]:
-        """A page of exceptions, newest first."""
+        """A page of exceptions, newest first, or by deadline, the nearest first."""
+        column, way, beyond = ("deadline_at", "ASC", ">") if by_deadline else ("opened_at", "DESC", "<")
         async with self._search() as connection:
             return await EXCEPTIONS.select(
                 connection,
@@ -207,8 +236,8 @@ class CoreReads(Reads):
                 "WHERE c.workflow_id = x.workflow_id AND c.subject = $2)) AND ($3::text IS NULL OR kind = $3) "
                 "AND ($4::text IS NULL OR status = $4) AND ($5::text IS NULL OR owner = $5) "
                 "AND ($6::text IS NULL OR failure_class = $6 OR envelope->>'failure_code' = $6) "
-                "AND ($7::timestamptz IS NULL OR (opened_at, exception_id) < ($7, $8)) "
-                "ORDER BY opened_at DESC, exception_id DESC LIMIT $9",
+                f"AND ($7::timestamptz IS NULL OR ({column}, exception_id) {beyond} ($7, $8)) "
+                f"ORDER BY {column} {way}, exception_id {way} LIMIT $9",
                 reader.tenant,
                 reader.subject,
                 kind,

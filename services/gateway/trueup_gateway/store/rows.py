@@ -15,17 +15,30 @@ from trueup_gateway.core.records import (
     CapabilityRow,
     DecisionRow,
     EdgeRow,
+    EffectCountRow,
     FreezeRow,
+    LineageRow,
     MandateRow,
     PolicyRow,
     RevocationRow,
 )
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView, ReceivedRow
+from trueup_gateway.core.view_records import (
+    CaseView,
+    CommandView,
+    ElementView,
+    ExceptionView,
+    HistoryView,
+    IncidentView,
+    ReceivedRow,
+    RepairView,
+)
 
 DECISIONS: Final = Rows(tables.DECISION, DecisionRow, key=("decision_id",))
 CAPABILITIES: Final = Rows(tables.CAPABILITY, CapabilityRow, key=("capability_id",))
+EFFECTS: Final = Rows(tables.EFFECT, EffectCountRow, key=("mandate_id", "command_id"))
 MANDATES: Final = Rows(tables.MANDATE, MandateRow, key=("mandate_id",))
 EDGES: Final = Rows(tables.EDGE, EdgeRow, key=("tenant", "key"))
+LINEAGE: Final = Rows(tables.LINEAGE, LineageRow, key=("command_id",))
 CALLS: Final = Rows(tables.CALL, CallRow, key=("tenant", "key"))
 FREEZES: Final = Rows(tables.FREEZE, FreezeRow, key=("freeze_id",))
 REVOCATIONS: Final = Rows(tables.REVOCATION, RevocationRow, key=("kind", "id"))
@@ -38,6 +51,8 @@ ELEMENTS: Final = Rows(
     tables.ELEMENT_VIEW, ElementView, key=("workflow_id", "system", "resource", "element"), version="version"
 )
 EXCEPTIONS: Final = Rows(tables.EXCEPTION_VIEW, ExceptionView, key=("exception_id",), version="version")
+REPAIRS: Final = Rows(tables.REPAIR_VIEW, RepairView, key=("repair_id",), version="version")
+INCIDENTS: Final = Rows(tables.INCIDENT_VIEW, IncidentView, key=("incident_id",), version="version")
 
 OPEN: Final = [status.value for status in InstanceStatus if status not in INSTANCE_TERMINAL]
 

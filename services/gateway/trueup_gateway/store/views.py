@@ -6,11 +6,29 @@ from typing import Final
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Write
+from trueup_gateway.core.marks import cohort_marks
+from trueup_gateway.core.number_records import SightingRow
 from trueup_gateway.core.projection import FreedKey
-from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, HistoryView
-from trueup_gateway.store.rows import CASES, COMMANDS, ELEMENTS, EXCEPTIONS, HISTORY
+from trueup_gateway.core.view_records import (
+    CaseView,
+    CommandView,
+    ElementView,
+    ExceptionView,
+    HistoryView,
+    IncidentView,
+    RepairView,
+)
+from trueup_gateway.store.anomalies import sighting
+from trueup_gateway.store.numbers import marking
+from trueup_gateway.store.rows import CASES, COMMANDS, ELEMENTS, EXCEPTIONS, HISTORY, INCIDENTS, REPAIRS
 
 _SEEN: Final = "DELETE FROM gateway.received WHERE command_id IN (SELECT json_array_elements_text($1::text::json))"
+
+_FREE: Final = """
+UPDATE gateway.edge AS e SET identity = NULL
+FROM unnest($1::text[], $2::text[], $3::text[]) AS f(tenant, key, command_id)
+WHERE e.tenant = f.tenant AND e.key = f.key AND e.command_id = f.command_id AND e.identity IS NOT NULL
+"""
 
 
 class ViewsSql(SqlTransaction):
@@ -24,6 +42,9 @@ class ViewsSql(SqlTransaction):
         history: Sequence[HistoryView] = (),
         elements: Sequence[ElementView] = (),
         exceptions: Sequence[ExceptionView] = (),
+        repairs: Sequence[RepairView] = (),
+        incidents: Sequence[IncidentView] = (),
+        sightings: Sequence[SightingRow] = (),
     ) -> None:
         """Project; a row that is newer already stays."""
         self.later(
@@ -33,21 +54,16 @@ class ViewsSql(SqlTransaction):
             HISTORY.inserting(history, absent_only=True),
             ELEMENTS.upserting(elements),
             EXCEPTIONS.upserting(exceptions),
+            REPAIRS.upserting(repairs),
+            INCIDENTS.upserting(incidents),
+            marking(cohort_marks(commands, cases, exceptions)),
+            sighting(sightings),
         )
-        await self.flush()
 
     async def free_identities(self, keys: Sequence[FreedKey]) -> None:
         """Let other keys have the business identities of these commands."""
         if keys:
-            await self.connection.execute(
-                "UPDATE gateway.edge AS e SET identity = NULL "
-                "FROM unnest($1::text[], $2::text[], $3::text[]) AS f(tenant, key, command_id) "
-                "WHERE e.tenant = f.tenant AND e.key = f.key AND e.command_id = f.command_id "
-                "AND e.identity IS NOT NULL",
-                [tenant for tenant, _, _ in keys],
-                [key for _, key, _ in keys],
-                [command_id for _, _, command_id in keys],
-            )
+            self.later(Write(_FREE, tuple(map(list, zip(*keys, strict=True))), None, "edge"))
 
 
 def _seen(commands: Sequence[CommandView]) -> Write | None:

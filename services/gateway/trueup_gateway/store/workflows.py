@@ -1,51 +1,70 @@
-"""SQL of workflows: registered documents, starts, and the effects that count against a mandate.
+"""SQL of workflows: registered documents, and their starts.
 
 Who starts a version and who retires it meet at one advisory lock: a start sees the retirement, or is seen by it.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from trueup_common.runtime.mail import SqlTransaction
-from trueup_common.runtime.rows import Rows
+from trueup_common.runtime.rows import Rows, Write
 from trueup_gateway import tables
-from trueup_gateway.core.records import DefinitionRow, EffectCountRow
+from trueup_gateway.core.records import DefinitionRow
 from trueup_gateway.core.view_records import CaseView
 from trueup_gateway.core.workflow_start import Existing, NewWorkflow
-from trueup_gateway.store.acceptance import KeyTaken
+from trueup_gateway.store.acceptance import using
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import CASES, EDGES, MANDATES, OPEN
 
 DEFINITIONS: Final = Rows(tables.DEFINITION, DefinitionRow, key=("tenant", "name", "version"))
-EFFECTS: Final = Rows(tables.EFFECT, EffectCountRow, key=("mandate_id", "command_id"))
 DEFINITIONS_MAX: Final = 2000
 
-_HOLD: Final = "SELECT pg_advisory_xact_lock{shared}(hashtextextended($1, 4711))"
+_HOLD: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 4711))"
+_HOLD_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(n, 4711)) FROM unnest($1::text[]) AS n"
 _EXISTING: Final = """
-SELECT e.fingerprint, e.command_id, e.workflow_id, e.saga_id, coalesce(v.status, 'RUNNING') AS status,
-  coalesce((v.instance->>'revision')::int, 1) AS revision, coalesce(v.definition, 'command') AS definition,
+SELECT e.tenant, e.key, e.fingerprint, e.command_id <> '' AS command, e.workflow_id, e.saga_id,
+  coalesce(v.status, 'RUNNING') AS status, coalesce((v.instance->>'revision')::int, 1) AS revision,
   coalesce((v.instance->>'version')::int, 1) AS version
-FROM gateway.edge e LEFT JOIN gateway.case_view v USING (workflow_id) WHERE e.tenant = $1 AND e.key = $2
+FROM unnest($1::text[], $2::text[]) AS q(tenant, key) JOIN gateway.edge e ON e.tenant = q.tenant AND e.key = q.key
+LEFT JOIN gateway.case_view v ON v.workflow_id = e.workflow_id
 """
 _TAKE_OVER: Final = """
-UPDATE gateway.edge SET fingerprint = $3, workflow_id = $4, saga_id = $5, capability_id = $6, created_at = $7,
-  expires_at = $8
-WHERE tenant = $1 AND key = $2 AND workflow_id = $9
+UPDATE gateway.edge AS e SET fingerprint = q.fingerprint, workflow_id = q.workflow_id, saga_id = q.saga_id,
+  capability_id = q.capability_id, created_at = q.created_at, expires_at = q.expires_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[],
+  $8::timestamptz[], $9::text[]) AS q(tenant, key, fingerprint, workflow_id, saga_id, capability_id, created_at,
+  expires_at, revises)
+WHERE e.tenant = q.tenant AND e.key = q.key AND e.workflow_id = q.revises
 """
-_USE: Final = "UPDATE gateway.capability SET uses_left = uses_left - 1 WHERE capability_id = $1 AND uses_left > 0"
 _NAMED: Final = "WHERE tenant = $1 AND ($2::text IS NULL OR name = $2) ORDER BY name, version LIMIT $3"
+_EACH_NAMED: Final = """
+WHERE (tenant, name) IN (SELECT * FROM unnest($1::text[], $2::text[])) ORDER BY tenant, name, version LIMIT $3
+"""
 
 
 class WorkflowSql(SqlTransaction):
-    """Definitions, starts, and the counting of effects."""
+    """Definitions and starts."""
 
-    async def hold_definition(self, tenant: str, name: str, *, alone: bool) -> None:
-        """Wait for whoever retires (or starts) this workflow right now, until this transaction is over."""
-        await self.connection.execute(_HOLD.format(shared="" if alone else "_shared"), f"{tenant}/{name}")
+    async def hold_definition(self, tenant: str, name: str) -> None:
+        """Wait for whoever starts or retires this workflow right now, and make others wait until the commit."""
+        await self.connection.execute(_HOLD, f"{tenant}/{name}")
+
+    async def hold_definitions(self, names: Collection[tuple[str, str]]) -> None:
+        """Wait for whoever retires one of these (tenant, name), and make such others wait; who starts does not."""
+        await self.connection.execute(_HOLD_SHARED, sorted(f"{tenant}/{name}" for tenant, name in names))
 
     async def definitions(self, tenant: str, name: str | None = None) -> list[DefinitionRow]:
         """The tenant's own definitions and its retirements of built-in ones."""
         return await DEFINITIONS.select(self.connection, _NAMED, tenant, name, DEFINITIONS_MAX)
+
+    async def definitions_named(self, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[DefinitionRow]]:
+        """What `definitions` has of each (tenant, name)."""
+        ordered = sorted(names)
+        arguments = [tenant for tenant, _ in ordered], [name for _, name in ordered], DEFINITIONS_MAX * len(ordered)
+        found: dict[tuple[str, str], list[DefinitionRow]] = {}
+        for row in await DEFINITIONS.select(self.connection, _EACH_NAMED, *arguments):
+            found.setdefault((row.tenant, row.name), []).append(row)
+        return found
 
     async def save_definition(self, row: DefinitionRow) -> None:
         """Keep a definition, or that it is retired."""
@@ -64,56 +83,28 @@ class WorkflowSql(SqlTransaction):
             limit,
         )
 
-    async def existing(self, tenant: str, key: str) -> tuple[Existing, bool] | None:
-        """The case behind a start key, and whether the key belongs to a single command."""
-        row = await self.connection.fetchrow(_EXISTING, tenant, key)
-        if row is None:
-            return None
-        fields = dict(row)
-        return Existing(**{name: fields[name] for name in Existing.__slots__}), fields["command_id"] != ""
+    async def existing(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], Existing]:
+        """The cases behind these (tenant, key)."""
+        ordered = sorted(keys)
+        tenants, names = [tenant for tenant, _ in ordered], [key for _, key in ordered]
+        records = await self.connection.fetch(_EXISTING, tenants, names)
+        fields = Existing.__slots__
+        return {
+            (record["tenant"], record["key"]): Existing(**{name: record[name] for name in fields}) for record in records
+        }
 
-    async def save_workflow(self, new: NewWorkflow) -> None:
-        """Store an accepted start and count its use; mandate and view go with the message.
+    async def save_workflows(self, starts: Sequence[NewWorkflow]) -> None:
+        """Store accepted starts and count their uses, together with their messages.
 
-        Raises KeyTaken where another transaction was first.
+        That raises VersionConflict where another transaction was first.
         """
-        edge = new.edge
-        if new.revises is None:
-            kept = len(await EDGES.insert_new(self.connection, [edge]))
-        else:
-            kept = _count(
-                await self.connection.execute(
-                    _TAKE_OVER,
-                    edge.tenant,
-                    edge.key,
-                    edge.fingerprint,
-                    edge.workflow_id,
-                    edge.saga_id,
-                    edge.capability_id,
-                    edge.created_at,
-                    edge.expires_at,
-                    new.revises,
-                )
-            )
-        used = _count(await self.connection.execute(_USE, new.capability_id))
-        if (kept, used) != (1, 1):
-            raise KeyTaken("a key or a use was taken by another transaction")
-        self.later(MANDATES.inserting([new.mandate], conflict=False), CASES.inserting([new.view], conflict=False))
-
-    async def effects(self, mandate_ids: Sequence[str]) -> dict[str, set[str]]:
-        """What counts against these workflow mandates already. They stay locked, so that the count holds."""
-        records = await self.connection.fetch(
-            "SELECT mandate_id FROM gateway.mandate WHERE mandate_id = ANY($1::text[]) ORDER BY mandate_id FOR UPDATE",
-            list(mandate_ids),
+        self.later(
+            EDGES.inserting([new.edge for new in starts if new.revises is None]),
+            _taking_over([new for new in starts if new.revises is not None]),
+            using([new.capability_id for new in starts]),
+            MANDATES.inserting([new.mandate for new in starts], conflict=False),
+            CASES.inserting([new.view for new in starts], conflict=False),
         )
-        found: dict[str, set[str]] = {record["mandate_id"]: set() for record in records}
-        for row in await EFFECTS.get(self.connection, "mandate_id", list(found)):
-            found[row.mandate_id].add(row.command_id)
-        return found
-
-    async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
-        """Count these operations as effects."""
-        await EFFECTS.insert_new(self.connection, rows)
 
 
 class WorkflowReads(Reads):
@@ -125,5 +116,21 @@ class WorkflowReads(Reads):
             return await DEFINITIONS.select(connection, _NAMED, tenant, name, DEFINITIONS_MAX)
 
 
-def _count(tag: Any) -> int:
-    return int(str(tag).rsplit(" ", 1)[1])
+def _taking_over(starts: Sequence[NewWorkflow]) -> Write | None:
+    """Let the keys of cases that are over stand for their revisions."""
+    if not starts:
+        return None
+    starts = sorted(starts, key=lambda new: EDGES.key_of(new.edge))
+    edges = [new.edge for new in starts]
+    arguments = (
+        [edge.tenant for edge in edges],
+        [edge.key for edge in edges],
+        [edge.fingerprint for edge in edges],
+        [edge.workflow_id for edge in edges],
+        [edge.saga_id for edge in edges],
+        [edge.capability_id for edge in edges],
+        [edge.created_at for edge in edges],
+        [edge.expires_at for edge in edges],
+        [new.revises for new in starts],
+    )
+    return Write(_TAKE_OVER, arguments, len(starts), EDGES.table.name)

@@ -71,12 +71,24 @@ def recorded(row: JournalRow, new: dict[str, Any]) -> dict[str, Any]:
         spare = next((item for item in kept if not item["sent"] and item["state"] != CONFIRMED), None)
         if spare is not None:
             kept.remove(spare)
-    return {"attempts": kept, "attempt_count": count}
+    changes: dict[str, Any] = {"attempts": kept, "attempt_count": count}
+    if row.resolution_type is not None and new["state"] == CONFIRMED and not _confirmed(row, new["attempt_id"]):
+        changes["resolution_type"] = None  # what a person settled did not know of this
+    return changes
+
+
+def _confirmed(row: JournalRow, attempt: str) -> bool:
+    return any(item["attempt_id"] == attempt and item["state"] == CONFIRMED for item in row.attempts)
 
 
 def dispatched(row: JournalRow, fence: int) -> dict[str, Any]:
     """Columns that change when an attempt is dispatched."""
     return recorded(row, entry(row.command_id, fence, DISPATCHED))
+
+
+def unsent(row: JournalRow, fence: int) -> dict[str, Any]:
+    """Columns that change when an attempt got no grant: nothing of it was or will be sent."""
+    return recorded(row, entry(row.command_id, fence, ReceiptStatus.NOT_SENT.value))
 
 
 def received(row: JournalRow, receipt: Receipt) -> dict[str, Any]:
@@ -106,6 +118,11 @@ def _overslept(receipt: Receipt) -> bool:
     return is_own_word and promised is not None and receipt.ended_at > promised
 
 
+def newest_fence(row: JournalRow) -> int:
+    """The fence of the newest attempt; a settlement may have raised the operation's own beyond it."""
+    return max((item["fence"] for item in row.attempts), default=row.fence)
+
+
 def of_fence(row: JournalRow, fence: int) -> dict[str, Any] | None:
     """The entry of one attempt."""
     wanted = attempt_id(row.command_id, fence)
@@ -127,7 +144,9 @@ def stalled(row: JournalRow) -> bool:
 
 
 def barred(row: JournalRow) -> bool:
-    """True where an attempt is known to have landed although the operation did not succeed."""
+    """True where an attempt is known to have landed although the operation did not succeed, and nobody settled it."""
+    if row.resolution_type is not None:
+        return False
     return row.state is not OperationState.SUCCESS and any(item["state"] == CONFIRMED for item in row.attempts)
 
 

@@ -6,7 +6,6 @@ from datetime import datetime
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import (
     ApprovalDecided,
-    ControlAsked,
     ElementVerified,
     GrantRefused,
     Settlement,
@@ -15,7 +14,6 @@ from trueup_common.contracts.events import (
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.task import Receipt, RunningAttempt
 from trueup_orchestrator.core.case import Authority, Case, Decision, Moment, Terms
-from trueup_orchestrator.core.control import fold_control
 from trueup_orchestrator.core.due import fold_beat, fold_cancel, fold_due
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch, fold_refusal
@@ -66,7 +64,7 @@ class Dispatch:
 Stimulus = Receipt | Settlement | ElementVerified | GrantRefused | Due | Beaten | Cancel | Dispatch
 """About one operation."""
 
-CaseStimulus = ApprovalDecided | SignalReceived | ControlAsked | Woken
+CaseStimulus = ApprovalDecided | SignalReceived | Woken
 """About a case as a whole."""
 
 
@@ -77,8 +75,6 @@ def fold_in_case(fold: Fold, message: CaseStimulus, cause: str | None = None) ->
             fold_approval(fold, message, cause)
         case SignalReceived():
             fold_signal(fold, message, cause)
-        case ControlAsked():
-            fold_control(fold, message, cause)
         case Woken():
             fold_overdue(fold)
             fold_lifetime(fold)

@@ -16,11 +16,15 @@ Pair = tuple[str, str]
 
 @record
 class Load:
-    """How full one pair is. `locked` is True where this transaction alone decides for the pair right now."""
+    """How full one pair is. `locked` is True where this transaction alone decides for the pair right now.
+
+    `number` is the database's own and only grows: it orders what this transaction dispatches after all before it.
+    """
 
     locked: bool
     in_flight: int
     queued: int
+    number: int = 0
 
 
 @record

@@ -10,12 +10,13 @@ from typing import Any, Final
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import GrantRefused, GrantRequest
 from trueup_common.contracts.ids import attempt_id
-from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import ErrorClass, OperationState
 from trueup_common.contracts.task import ExecuteTask, Operation, Target
 from trueup_common.contracts.topology import grant_subject, task_subject
-from trueup_orchestrator.core.attempts import barred, dispatched
+from trueup_orchestrator.core.acts import decided_by
+from trueup_orchestrator.core.attempts import barred, dispatched, unsent
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.operation import Trigger
@@ -53,9 +54,11 @@ def operation_of(row: JournalRow) -> Operation:
     )
 
 
-def mandate_expired(mandate: dict[str, Any], now: datetime) -> bool:
-    """True where the mandate's lifetime is over (business time)."""
-    return datetime.fromisoformat(mandate["expires_at"]) <= now
+def mandate_expired(instance: InstanceRow, now: datetime) -> bool:
+    """True where the mandate's lifetime is over (business time), also as an operator renewed it."""
+    if instance.mandate_until is not None and instance.mandate_until > now:
+        return False
+    return datetime.fromisoformat(instance.mandate["expires_at"]) <= now
 
 
 def too_late(row: JournalRow, declaration: CommandDeclaration, now: datetime) -> bool:
@@ -112,7 +115,7 @@ def _stopped(fold: Fold, declaration: CommandDeclaration, authority: Authority) 
         fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, "older_attempt_confirmed")
         fold.ask("older_attempt_confirmed")
         return True
-    expired = mandate_expired(fold.instance.mandate, now)
+    expired = mandate_expired(fold.instance, now)
     if (authority.revoked or expired) and row.compensates is None:
         code = "revoked" if authority.revoked else "mandate_expired"
         fold.own_note("DispatchRefused", reason=authority.revoked or code)
@@ -139,8 +142,8 @@ def dispatch(
 ) -> bool:
     """Send the task of a queued operation, or propose it. False where something else happened to it.
 
-    `sequence` comes from a clock, and clocks are set back: in its own case it still is the highest, since the order of
-    dispatches is the order of undoing.
+    `sequence` grows across all cases, whatever clocks do: the later dispatch owns what both establish. In its own case
+    it is the highest in any event, since the order of dispatches is the order of undoing.
     """
     row = fold.operation
     if row.state is not OperationState.QUEUED or row.proposed or _stopped(fold, declaration, authority):
@@ -160,7 +163,7 @@ def dispatch(
         lease_expires_at=ends_by + timedelta(seconds=fold.terms.lease_margin_seconds),
         deadline_at=row.deadline_at,
         grant=grant.token if granted and grant else "",
-        decided_by=None,
+        decided_by=decided_by(row),
         min_epoch=0,
     )
     taken: dict[str, Any] = {
@@ -219,6 +222,7 @@ def fold_refusal(fold: Fold, refused: GrantRefused, declaration: CommandDeclarat
         reason=refused.detail,
     )
     fold.drop_lease()
+    fold.set(**unsent(row, refused.fence))
     if row.cancel_requested:
         fold.move(Trigger.CANCEL)
     elif barred(row):

@@ -4,7 +4,6 @@
 opens or closes an obligation by itself, so none can be forgotten.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,14 +21,19 @@ from trueup_common.contracts.states import (
 )
 from trueup_common.contracts.topology import event_subject
 from trueup_common.contracts.workflow import Direction
+from trueup_orchestrator.core.acts import in_hand
 from trueup_orchestrator.core.attempts import barred, duplicated, stalled
+from trueup_orchestrator.core.envelopes import Cause, case_envelope, envelope
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.operation import PERSONS
+from trueup_orchestrator.core.replacing import SUPERSEDED
 
 EFFECTS_DUPLICATED: Final = "effects_duplicated"
 EFFECT_AFTER_FAILURE: Final = "effect_after_failure"
 LANDED_AFTER_CANCEL: Final = "landed_after_cancel"
 UNVERIFIED: Final = "unverified"
+RESOLVED: Final = "resolved"
+"""Reason of a case that a person closed, saying what became of every effect."""
 
 KIND_OF_STATE: Final[dict[OperationState, ExceptionKind]] = {
     OperationState.ORPHAN_SUSPECTED: ExceptionKind.STALE_RUNNING,
@@ -41,18 +45,6 @@ KIND_OF_STATE: Final[dict[OperationState, ExceptionKind]] = {
     OperationState.DEAD_LETTERED: ExceptionKind.DEAD_LETTER,
 }
 """States that are exceptions, and the kind that operators see."""
-
-RECOMMENDED: Final[dict[ExceptionKind, str]] = {
-    ExceptionKind.STALE_RUNNING: "wait for the reconciler: it asks the target whether the effect happened",
-    ExceptionKind.UNKNOWN_OUTCOME: "wait for the reconciler: it asks the target whether the effect happened",
-    ExceptionKind.FAILED: "correct what failed and submit a new command; nothing happened in the target",
-    ExceptionKind.CONFLICT: "compare with what holds the target now, then decide; nothing was overwritten",
-    ExceptionKind.NEEDS_REVIEW: "look into the target and settle as EXISTS, ABSENT or CLOSE",
-    ExceptionKind.COMPENSATION_FAILED: "undo it by hand or correct what keeps it from being undone, then settle it",
-    ExceptionKind.DEAD_LETTER: "observe the target, then redrive as a new repair command; never replay as it was",
-}
-
-RECOMMENDED_FOR_CASE: Final = "look at the case's history and the step named here, then decide how it goes on"
 
 _ALERTS: Final[dict[str, str]] = {
     EFFECTS_DUPLICATED: "attempts of one operation landed, or may have landed, as different objects",
@@ -74,16 +66,7 @@ _HEALTHY: Final = frozenset(
 
 def may_owe(row: JournalRow) -> bool:
     """False where no obligation can be open, so that none needs to be loaded."""
-    return row.state not in _HEALTHY or stalled(row)
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why something is owed."""
-
-    code: str | None
-    reason: str | None
-    failure: FailureClass
+    return row.state not in _HEALTHY or stalled(row) or in_hand(row)
 
 
 Owed = tuple[str | None, ExceptionKind]
@@ -105,21 +88,37 @@ _SPEAKS_FOR_CASE: Final = frozenset(
 """Exceptions of an operation that already bring a person to the case."""
 
 
+_IN_DOUBT: Final = (ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME)
+"""What the state of an operation says by itself, whoever acts on it."""
+_ENDED_WITHOUT: Final = PERSONS | {OperationState.CANCELLED, OperationState.RESOLVED}
+
+
 def alert_of(row: JournalRow, *, alone: bool = True) -> str | None:
     """What a person must look at although the state alone does not say so.
 
     `alone` says that the operation is a case of its own; of a workflow's, the case decides what a cancel that came too
     late means.
     """
+    if row.resolution_type is not None:
+        return None  # a person looked
     if duplicated(row):
         return EFFECTS_DUPLICATED
-    if row.state in PERSONS | {OperationState.CANCELLED} and barred(row):
+    if row.state in _ENDED_WITHOUT and barred(row):
         return EFFECT_AFTER_FAILURE
     return LANDED_AFTER_CANCEL if alone and row.state is OperationState.SUCCESS and row.cancel_requested else None
 
 
+def replaced(fold: Fold, row: JournalRow) -> bool:
+    """True for a failed operation of a step that began anew: the later one speaks for the step."""
+    if row.state is not OperationState.FAILED or fold.workflow is None or barred(row):
+        return False
+    return any(other.supersedes == row.command_id for other in fold.operations.values())
+
+
 def _kind_of(fold: Fold, row: JournalRow) -> ExceptionKind | None:
     """The kind of exception that an operation's state is, if any."""
+    if replaced(fold, row):
+        return None
     kind = ExceptionKind.STALE_RUNNING if stalled(row) else KIND_OF_STATE.get(row.state)
     if kind is None:
         return None
@@ -135,7 +134,7 @@ def _kind_of(fold: Fold, row: JournalRow) -> ExceptionKind | None:
 
 
 def _cause_of(row: JournalRow, kind: ExceptionKind) -> Cause:
-    if kind in (ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME):
+    if kind in _IN_DOUBT:
         failure = FailureClass.TIMEOUT_UNKNOWN
     elif kind is ExceptionKind.COMPENSATION_FAILED:
         failure = FailureClass.COMPENSATION_FAILURE
@@ -148,6 +147,10 @@ def _demanded(fold: Fold) -> dict[Owed, Cause]:
     """What the present state demands: for each operation and for the case as a whole."""
     demanded: dict[Owed, Cause] = {}
     for row in fold.operations.values():
+        kept = _kept(fold, row) if in_hand(row) else {}
+        if kept:
+            demanded.update(kept)  # acted upon, it is not over: how the operation ends closes it
+            continue
         kind = _kind_of(fold, row)
         if kind is not None:
             demanded[row.command_id, kind] = _cause_of(row, kind)
@@ -160,6 +163,14 @@ def _demanded(fold: Fold) -> dict[Owed, Cause]:
     if fold.workflow is not None:
         _of_case(fold, demanded)
     return demanded
+
+
+def _kept(fold: Fold, row: JournalRow) -> dict[Owed, Cause]:
+    return {
+        (row.command_id, ExceptionKind(item.kind)): Cause(None, None, FailureClass.TIMEOUT_UNKNOWN)
+        for item in fold.obligations.values()
+        if item.command_id == row.command_id and item.kind not in _IN_DOUBT
+    }
 
 
 def _unverified(fold: Fold) -> str | None:
@@ -175,62 +186,13 @@ def _of_case(fold: Fold, demanded: dict[Owed, Cause]) -> None:
     turned, code = instance.turned or {}, _unverified(fold)
     if code is not None:
         demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(code, _ALERTS[code], failure_class(ErrorClass.UNKNOWN, code))
-    elif instance.status in _OWNED_BY_PERSON:
+    elif instance.status in _OWNED_BY_PERSON and turned.get("reason") != RESOLVED:
         away = instance.direction in (Direction.PERSON, Direction.STOP)
         if not (any(kind in _SPEAKS_FOR_CASE for _, kind in demanded) if away else demanded):
             reason = str(turned.get("reason") or fold.left_behind or instance.direction)
             demanded[None, ExceptionKind.NEEDS_REVIEW] = Cause(
                 reason, turned.get("detail"), FailureClass.BUSINESS_RULE_ERROR
             )
-
-
-def case_envelope(fold: Fold, kind: ExceptionKind, cause: Cause, now: str) -> dict[str, Any]:
-    """The failure envelope of a case as a whole."""
-    instance = fold.instance
-    return {
-        "command_id": None,
-        "workflow_id": instance.workflow_id,
-        "saga_id": instance.saga_id,
-        "failed_step": (instance.turned or {}).get("step_id"),
-        "failure_class": cause.failure.value,
-        "failure_code": cause.code or kind.value,
-        "failure_reason": cause.reason or RECOMMENDED_FOR_CASE,
-        "first_failed_at": now,
-        "last_failed_at": now,
-        "attempt_count": 0,
-        "last_external_status": None,
-        "payload_reference": f"sha256:{instance.input_sha256}" if instance.input_sha256 else None,
-        "decision_id": instance.mandate.get("decision_id"),
-        "capability_id": instance.mandate.get("capability_id"),
-        "recommended_repair": RECOMMENDED_FOR_CASE,
-        "human_review_required": True,
-    }
-
-
-def envelope(row: JournalRow, kind: ExceptionKind, cause: Cause, now: str) -> dict[str, Any]:
-    """The failure envelope: all that one needs to know without looking elsewhere (requirement Q2)."""
-    ended = [item["ended_at"] for item in row.attempts if item["ended_at"] and item["error_code"]]
-    return {
-        "command_id": row.command_id,
-        "workflow_id": row.workflow_id,
-        "saga_id": row.saga_id,
-        "failed_step": row.step_id,
-        "failure_class": cause.failure.value,
-        "failure_code": cause.code or kind.value,
-        "failure_reason": cause.reason or row.dead_letter_reason or RECOMMENDED[kind],
-        "first_failed_at": ended[0] if ended else now,
-        "last_failed_at": ended[-1] if ended else now,
-        "attempt_count": row.attempt_count,
-        "last_external_status": row.last_external_status,
-        "payload_reference": f"sha256:{row.payload_sha256}",
-        "decision_id": row.decision_id,
-        "capability_id": row.capability_id,
-        "recommended_repair": RECOMMENDED[kind],
-        "human_review_required": row.human_review_required or kind not in _SETTLE_THEMSELVES,
-    }
-
-
-_SETTLE_THEMSELVES: Final = frozenset({ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME})
 
 
 def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
@@ -255,6 +217,8 @@ def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
 
 def _resolution(fold: Fold, item: ObligationRow) -> str:
     row = fold.operations.get(item.command_id or "")
+    if row is not None and row.resolution_type == SUPERSEDED:
+        return SUPERSEDED
     if row is not None and not (row.state is OperationState.FAILED and fold.instance.status in CONSEQUENCES_SETTLED):
         return f"operation_{row.state.value.lower()}"
     return f"case_{fold.instance.status.value.lower()}"
@@ -279,8 +243,18 @@ def _open(fold: Fold, owed: Owed, cause: Cause) -> ObligationRow:
         owner=fold.terms.exception_owner,
         opened_at=now,
         deadline_at=now + timedelta(seconds=fold.terms.exception_sla_seconds),
-        envelope=told,
+        envelope={**told, **_shared(fold, command_id)},
     )
+
+
+def _shared(fold: Fold, command_id: str | None) -> dict[str, Any]:
+    """What this trouble may have in common with others: whoever finds the same in many has found a cause."""
+    row = fold.operations.get(command_id or "")
+    return {
+        "agent": fold.instance.subject,
+        "policy_sha256": fold.instance.mandate.get("policy_sha256"),
+        "adapter_version": row.declaration_sha256 if row is not None else None,
+    }
 
 
 def _report(fold: Fold, obligation: ObligationRow) -> None:

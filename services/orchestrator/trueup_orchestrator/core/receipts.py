@@ -169,8 +169,8 @@ def schedule(
     backoff = row.backoff_count + unsent
     plan = next_attempt(
         declaration.retry,
-        attempts_count=row.attempt_count,
-        failures_count=row.attempt_count + backoff,
+        attempts_count=row.attempt_count - row.attempts_before,
+        failures_count=row.attempt_count - row.attempts_before + backoff,
         seed=f"{row.command_id}:retry:{row.fence}:{row.attempt_count}:{backoff}",
         now=now,
         deadline_at=row.deadline_at,

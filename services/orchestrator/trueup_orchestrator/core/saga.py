@@ -22,10 +22,10 @@ from trueup_common.contracts.workflow import (
     StepState,
 )
 from trueup_common.documents.expressions import ExpressionFailed
-from trueup_orchestrator.core.control import hold
 from trueup_orchestrator.core.fencing import fence
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.operation import PERSONS
+from trueup_orchestrator.core.pausing import hold
 from trueup_orchestrator.core.reactions import DIRECTION_OF_REACTION, OUTCOME_OF_STATE, reaction_of, turn
 from trueup_orchestrator.core.recovery import Pivot, pivot_of_all
 from trueup_orchestrator.core.signals import open_wait
@@ -108,7 +108,7 @@ def _sync(fold: Fold) -> None:
                     ended_at=fold.moment.business,
                 )
         elif state.phase is not StepPhase.RUNNING:
-            fold.step(state.id, phase=StepPhase.RUNNING, outcome=None, reason=None, ended_at=None)
+            fold.step(state.id, phase=StepPhase.RUNNING, outcome=None, reason=None, ended_at=None, held=False)
 
 
 def _lose(fold: Fold, state: StepState, row: JournalRow) -> None:
@@ -121,7 +121,7 @@ def _lose(fold: Fold, state: StepState, row: JournalRow) -> None:
 def _react(fold: Fold) -> None:
     pivot = pivot_of_all(fold.operations.values())
     for state in list(fold.steps.values()):
-        if state.phase is not StepPhase.FAILED:
+        if state.phase is not StepPhase.FAILED or state.held:
             continue
         said = reaction_of(fold, state, pivot)
         if isinstance(said, GoTo):
@@ -182,7 +182,8 @@ def _stop_forward(fold: Fold) -> None:
             withdraw(fold, state)
 
 
-def _ended(fold: Fold, step_id: str) -> bool:
+def has_ended(fold: Fold, step_id: str) -> bool:
+    """True for a step that those which need it may follow."""
     state = fold.steps[step_id]
     return state.phase in (StepPhase.DONE, StepPhase.SKIPPED) or continues(fold, state)
 
@@ -200,7 +201,7 @@ def _schedule(fold: Fold) -> list[Begin]:
         state = fold.steps[step.id]
         if state.phase is not StepPhase.PENDING:
             continue
-        if not all(_ended(fold, needed) for needed in workflow.document.needs[step.id]):
+        if not all(has_ended(fold, needed) for needed in workflow.document.needs[step.id]):
             continue
         begin = _open(fold, step, state, beginning=len(begins))
         if begin is not None:

@@ -13,6 +13,7 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 from trueup_common.contracts.topology import event_subject
+from trueup_orchestrator.core.acts import end_acts, end_cancel
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.case import Case, Decision
 from trueup_orchestrator.core.fold import SOURCE, Fold
@@ -149,6 +150,8 @@ def seal(fold: Fold) -> Decision:
     before = fold.before
     _ask(fold)
     _follow(fold)
+    end_acts(fold)
+    end_cancel(fold)
     opened, closed = settle(fold)
     begun, moved = _versioned(fold)
     # Every change of an operation raises the version of its case: who decides on stale operations loses the race.

@@ -9,8 +9,10 @@ from typing import Any
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import Settlement
+from trueup_common.contracts.operators import OperatorAction
 from trueup_common.contracts.states import ErrorClass, Findability, FindVerdict, OperationState
 from trueup_orchestrator.core import attempts
+from trueup_orchestrator.core.acts import decided_by, in_hand
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import mandate_expired
@@ -54,7 +56,7 @@ def fold_settlement(
             reconciliation_result=settlement.verdict.value if settlement.verdict else FindVerdict.UNKNOWN.value,
             fence=max(row.fence, settlement.fence),
         )
-        _verdict(fold, settlement, declaration, authority, attempt_fence=row.fence)
+        _verdict(fold, settlement, declaration, authority, attempt_fence=attempts.newest_fence(row))
 
 
 def _evidence(fold: Fold, settlement: Settlement, cause: str | None) -> None:
@@ -122,11 +124,15 @@ def _absent(fold: Fold, declaration: CommandDeclaration, authority: Authority, a
     _mark(fold, attempt_fence, attempts.ABSENT)
     if row.cancel_requested:
         fold.move(Trigger.PROVE_CANCELLED)
-    elif own is not None and own.get("error_class") in (ErrorClass.PERMANENT.value, ErrorClass.BUSINESS.value):
-        fold.fail(Trigger.PROVE_FAILED, ErrorClass(own["error_class"]), own["error_code"] or "rejected")
-    elif row.compensates is None and (
-        authority.revoked or mandate_expired(fold.instance.mandate, fold.moment.business)
+    elif in_hand(row) and row.operator_action == OperatorAction.RECONCILE:
+        fold.fail(Trigger.PROVE_FAILED, ErrorClass.PERMANENT, "proved_absent", "looked for by an operator: not there")
+    elif (
+        decided_by(row) is None
+        and own is not None
+        and own.get("error_class") in (ErrorClass.PERMANENT.value, ErrorClass.BUSINESS.value)
     ):
+        fold.fail(Trigger.PROVE_FAILED, ErrorClass(own["error_class"]), own["error_code"] or "rejected")
+    elif row.compensates is None and (authority.revoked or mandate_expired(fold.instance, fold.moment.business)):
         code = "revoked" if authority.revoked else "mandate_expired"
         fold.fail(Trigger.PROVE_FAILED, ErrorClass.PERMANENT, code, authority.revoked or "")
     else:

@@ -87,6 +87,7 @@ def _rows(
         step_id="command",
         state_version=0,
         execution_id=message.workflow_id,
+        supersedes=message.supersedes,
         decision_id=mandate.decision_id,
         capability_id=mandate.capability_id,
         mandate_id=mandate.mandate_id,

@@ -17,7 +17,7 @@ from trueup_common.contracts.states import (
 from trueup_common.contracts.workflow import STEP_OVER, Direction, Reaction, StepKind, StepPhase, StepState
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.fold import Fold
-from trueup_orchestrator.core.obligations import alert_of
+from trueup_orchestrator.core.obligations import RESOLVED, alert_of
 from trueup_orchestrator.core.operation import PERSONS
 
 CANCELLED: Final = "cancelled"
@@ -109,6 +109,7 @@ def status_of_workflow(fold: Fold) -> InstanceStatus:
             settled = not any(blocks_undoing(row) for row in rows)
             return InstanceStatus.SAFE_STOPPED if settled else InstanceStatus.HUMAN_TAKEOVER
         case Direction.PERSON:
-            return InstanceStatus.HUMAN_TAKEOVER
+            closed = (instance.turned or {}).get("reason") == RESOLVED and not any(map(on_its_way, rows))
+            return InstanceStatus.RESOLVED if closed else InstanceStatus.HUMAN_TAKEOVER
         case _:
             return _forward(fold, rows)

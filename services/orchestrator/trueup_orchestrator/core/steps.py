@@ -214,7 +214,7 @@ def _refusal(fold: Fold, wanted: Begin, authority: Authority) -> tuple[str, str]
         ("revoked", authority.revoked is None, authority.revoked or ""),
         ("mandate_command_type", declaration.type in mandate["command_types"], "the mandate does not name the type"),
         ("mandate_effect_class", EFFECT_CLASS_RANK[declaration.effect_class] <= highest, "above the mandate's class"),
-        ("mandate_expired", not mandate_expired(mandate, fold.moment.business), "the mandate's lifetime is over"),
+        ("mandate_expired", not mandate_expired(fold.instance, fold.moment.business), "the mandate's lifetime is over"),
         ("payload_invalid", not missing, "this type requires an expected version"),
     )
     return next(((code, reason) for code, holds, reason in checks if not holds), None)
@@ -239,7 +239,14 @@ def _row(fold: Fold, wanted: Begin, state: StepState, generation: int, *, taken:
         desired_state=desired_of(declaration, known),
         deadline_at=_deadline(fold, wanted, now),
         approval_id=_approval_of(fold, wanted.step_id),
+        supersedes=_earlier(fold, wanted.step_id),
     )
+
+
+def _earlier(fold: Fold, step_id: str) -> str | None:
+    """The operation of the same step before it began anew."""
+    earlier = [row.command_id for row in fold.operations.values() if row.step_id == step_id]
+    return earlier[-1] if earlier else None
 
 
 def _deadline(fold: Fold, wanted: Begin, now: datetime) -> datetime:

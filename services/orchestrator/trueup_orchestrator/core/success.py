@@ -10,7 +10,7 @@ from typing import Any
 
 from trueup_common.contracts.compare import same
 from trueup_common.contracts.declaration import CommandDeclaration, Establishes
-from trueup_common.contracts.events import ElementVerified, Established, EstablishedElement
+from trueup_common.contracts.events import ElementVerified, Established, EstablishedElement, RepairOffer
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.pointer import fill, take
@@ -46,7 +46,24 @@ def desired_of(declaration: CommandDeclaration, known: dict[str, Any]) -> dict[s
     return {element: value for element, value in values.items() if value is not None}
 
 
-def _element(item: Establishes, known: dict[str, Any], seen: Observation | None) -> EstablishedElement:
+def repair_of(declaration: CommandDeclaration, item: Establishes, known: dict[str, Any]) -> RepairOffer | None:
+    """The command that would bring this one element back; None where the declaration knows none for it."""
+    repair = declaration.repair_of(item)
+    if repair is None or (repair.only_if is not None and not take(known, repair.only_if)):
+        return None
+    return RepairOffer(
+        command_type=repair.command_type,
+        resource=known["target"]["resource"],
+        payload=fill(known, repair.payload),
+        mends=tuple(repair.mends),
+        binds=dict(repair.binds),
+        verification=repair.verification,
+    )
+
+
+def _element(
+    declaration: CommandDeclaration, item: Establishes, known: dict[str, Any], seen: Observation | None
+) -> EstablishedElement:
     value = take(known, item.value)
     verified = (
         item.window_seconds == 0
@@ -64,6 +81,7 @@ def _element(item: Establishes, known: dict[str, Any], seen: Observation | None)
         probe=ProbeElement(element=item.element, kind=item.probe.kind, params=fill(known, item.probe.params)),
         verified=verified,
         observation=seen,
+        repair=repair_of(declaration, item, known),
     )
 
 
@@ -81,16 +99,17 @@ def succeed(
     external_resource_id: str | None,
     external_version: str | None,
     observations: Sequence[Observation] = (),
+    trigger: Trigger = Trigger.CONFIRM,
     **changes: Any,
 ) -> None:
     """Into SUCCESS, with what is established told to the reconciler and what is not yet verified owed."""
     row, now = fold.operation, fold.moment.business
     known = document_of(row, result if result is not None else {})
     seen = {item.element: item for item in observations}
-    elements = tuple(_element(item, known, seen.get(item.element)) for item in declaration.establishes)
+    elements = tuple(_element(declaration, item, known, seen.get(item.element)) for item in declaration.establishes)
     desired = {item.element: item.desired for item in elements} or None
     fold.move(
-        Trigger.CONFIRM,
+        trigger,
         receipt=result,
         result_reference=reference,
         external_resource_id=external_resource_id,
@@ -148,6 +167,7 @@ def _tell(fold: Fold, elements: tuple[EstablishedElement, ...], now: datetime) -
             trace_id=row.trace_id,
             object_type=fold.instance.object_type,
             object_id=fold.instance.object_id,
+            supersedes=row.supersedes,
         ),
         message_id=f"{row.command_id}:{fold.version}:established",
         subject=event_subject(SOURCE, "established", row.tenant),

@@ -9,6 +9,7 @@ from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRo
 from trueup_common.contracts.shape import fragment, json_bytes, written
 from trueup_common.contracts.states import ANSWERED, CompensationState, InstanceStatus, OperationState
 from trueup_common.contracts.topology import event_subject
+from trueup_orchestrator.core.acts import in_hand
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.operation import IN_FLIGHT
 from trueup_orchestrator.core.status import on_its_way
@@ -39,6 +40,8 @@ def _goes_on_undoing(fold: Fold) -> bool:
 
 
 def _is_healthy(row: JournalRow, *, workflow: bool) -> bool:
+    if in_hand(row):
+        return False  # somebody watches it
     if row.state in IN_FLIGHT:
         return True
     if row.state is OperationState.QUEUED:

@@ -4,62 +4,37 @@ Only an observation makes an element healthy, only a difference seen after the c
 is neither: it keeps open what is open.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from trueup_common.contracts.compare import phase_of, same
 from trueup_common.contracts.events import Established, EstablishedElement
-from trueup_common.contracts.ids import derived_id
-from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.observation import Observation
-from trueup_common.contracts.states import ExceptionKind, FailureClass, Phase, ProbeVerdict
-from trueup_reconciler.core.element import ElementRow, Turn, object_key, turn
+from trueup_common.contracts.states import Phase, ProbeVerdict
+from trueup_reconciler.core import report
+from trueup_reconciler.core.budget import IN_FLIGHT, TURN, Budget, Way, counted, kind_of, route
+from trueup_reconciler.core.element import ElementRow, Stage, Turn, object_key, turn
+from trueup_reconciler.core.ignoring import IgnoreRule, accepted
+from trueup_reconciler.core.turned import Care, Turned, given_up, held, superseded
 from trueup_reconciler.core.visit import next_visit
 
 _TURNS: Final = {
     Phase.HEALTHY: (Turn.OBSERVED, Turn.EQUAL),
     Phase.UNKNOWN: (Turn.OBSERVED, Turn.UNDECIDED),
     Phase.CONVERGING: (Turn.OBSERVED, Turn.CONVERGING),
-    Phase.DRIFT: (Turn.OBSERVED, Turn.DIFFERENT, Turn.CLASSIFY, Turn.NEEDS_PERSON),
+    Phase.DRIFT: (Turn.OBSERVED, Turn.DIFFERENT, Turn.CLASSIFY),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """Who owns drift and by when it must be dealt with."""
+class Terms:
+    """What is decided outside: who owns drift, how often it is repaired by itself, and what is accepted for a while."""
 
-    owner: str = "operators"
-    sla_seconds: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Paid:
-    """A verification that is no longer owed: the element holds, or a newer operation took it over."""
-
-    command_id: str
-    workflow_id: str
-    element: str
-    resource: str
-    phase: Phase
-    superseded_by: str | None = None
-    observation: Observation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """What one message did to one element."""
-
-    row: ElementRow
-    changed: bool = True
-    paid: tuple[Paid, ...] = ()
-    opened: ObligationRow | None = None
-    closed: tuple[str, str] | None = None
-    """(obligation_id, resolution_type) of a drift that is over."""
-    closed_for: ElementRow | None = None
-    """The row that the closed drift was about."""
-    displaced: ElementRow | None = None
-    """The row of the older operation, whose case no longer owns this element."""
+    care: Care = field(default_factory=Care)
+    budget: Budget = field(default_factory=Budget)
+    rules: Sequence[IgnoreRule] = ()
 
 
 def element_of(event: Established, item: EstablishedElement, traceparent: str | None) -> ElementRow:
@@ -97,6 +72,7 @@ def element_of(event: Established, item: EstablishedElement, traceparent: str | 
         traceparent=traceparent,
         object_type=event.object_type,
         object_id=event.object_id,
+        repair=item.repair.model_dump(mode="json") if item.repair is not None else None,
     )
 
 
@@ -110,42 +86,101 @@ def establish(
 ) -> Turned:
     """Take up what an operation established. An older operation never replaces a newer one, whichever comes first."""
     fresh = element_of(event, item, traceparent)
-    if row is not None and fresh.rank == row.rank:
+    if row is not None and (fresh.rank == row.rank or event.command_id == row.repaired_by):
         return Turned(row, changed=False)
+    if row is not None and _repairs(event, item, row):
+        return mended(row, event, item, now)
     if row is not None and fresh.rank < row.rank:
         paid = () if item.verified else (superseded(fresh, Phase.UNKNOWN, row.command_id),)
         return Turned(row, changed=False, paid=paid)
     base = fresh
-    overtaken: tuple[Paid, ...] = ()
-    closed = None
     if row is not None:
-        if row.owed:
-            overtaken = (superseded(row, row.phase, fresh.command_id),)
-        if row.obligation_id is not None:
-            closed = (row.obligation_id, "superseded")
-        base = turn(row, Turn.ESTABLISHED)
         base = fresh.evolve(
-            stage=base.stage,
+            stage=turn(row, Turn.ESTABLISHED).stage,
             state_version=row.state_version,
             visits_count=row.visits_count,
             drifts_count=row.drifts_count,
+            looks=row.looks,
         )
     base = base.evolve(next_visit_at=now)
     seen = item.observation
-    if item.verified and seen is not None and _judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
+    if item.verified and seen is not None and judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
         # The orchestrator compared with the same function in the commit of the receipt, so nothing is owed to it.
-        base = observe(base.evolve(owed=False), seen, now=now, care=Care()).row
-    return Turned(base, paid=overtaken, closed=closed, closed_for=row if closed else None, displaced=row)
+        base = observe(base.evolve(owed=False), seen, now=now, terms=Terms()).row
+    closed = (row.obligation_id, "superseded") if row is not None and row.obligation_id is not None else None
+    return Turned(
+        base,
+        paid=given_up(row, fresh.command_id) if row is not None else (),
+        closed=closed,
+        closed_for=row if closed else None,
+        displaced=row,
+    )
 
 
-def observe(row: ElementRow, seen: Observation, *, now: datetime, care: Care) -> Turned:
+def _repairs(event: Established, item: EstablishedElement, row: ElementRow) -> bool:
+    """True where an operation took the place of the one whose element this is, or of its repair, to the same end.
+
+    Its effect may have been seen before word of it comes: then the drift is over already, and it is a repair still.
+    """
+    if row.retired_by is not None or event.supersedes is None:
+        return False
+    if event.supersedes not in (row.command_id, row.repaired_by):
+        return False
+    return row.obligation_id is not None or same(row.normaliser, row.desired, item.desired)
+
+
+def mended(row: ElementRow, event: Established, item: EstablishedElement, now: datetime) -> Turned:
+    """A repair of this element succeeded. It stays the operation's that established it, and its drift stays open.
+
+    Whatever was observed or asked before the repair says nothing of what it did; its own read-back does.
+    """
+    base = turn(row, Turn.REPAIR_SUCCEEDED).evolve(
+        desired=item.desired,
+        recorded=item.recorded,
+        normaliser=item.normaliser,
+        window_seconds=item.window_seconds,
+        window_until=event.established_at + timedelta(seconds=item.window_seconds),
+        probe=item.probe.model_dump(mode="json"),
+        repair=item.repair.model_dump(mode="json") if item.repair is not None else row.repair,
+        repaired_by=event.command_id,
+        repaired_workflow_id=event.workflow_id,
+        repair_owed=not item.verified,
+        repairs_count=row.repairs_count + 1,
+        tried_at=now,
+        same_count=0,
+        visit_id=None,
+        visit_asked_at=None,
+        next_visit_at=now,
+    )
+    displaced = given_up(row.evolve(owed=False), event.command_id)  # an earlier repair, still unverified
+    seen = item.observation
+    if item.verified and seen is not None and judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
+        looked = observe(base, seen, now=now, terms=Terms())
+        return Turned(looked.row, paid=displaced + looked.paid, closed=looked.closed, closed_for=looked.closed_for)
+    return Turned(base.evolve(repair_owed=True), paid=displaced)
+
+
+def observe(row: ElementRow, seen: Observation, *, now: datetime, terms: Terms) -> Turned:
     """Compare one observation with the desired value."""
+    looked, asked = looked_at(row, seen, now), tuple(row.looks)
+    if looked.phase is Phase.HEALTHY:
+        return _healthy(row, looked, seen, now, asked)
+    if looked.phase is Phase.DRIFT:
+        rule = accepted(terms.rules, row, seen, now)
+        if rule is not None:
+            return _ignored(row, looked, rule, asked)
+        return _drifted(row, looked, seen, now=now, terms=terms, asked=asked)
+    return Turned(looked, looked=asked)
+
+
+def looked_at(row: ElementRow, seen: Observation, now: datetime) -> ElementRow:
+    """The row with what an observation says of it, and when it is looked at again; a difference is being classified."""
     asked_at = row.visit_asked_at or row.established_at
-    phase, reason = _judge(row, seen, within_window=asked_at < row.window_until)
+    phase, reason = judge(row, seen, within_window=asked_at < row.window_until)
     known = phase is not Phase.UNKNOWN
     steady = phase is row.phase and row.verdict is not None
     same_count = row.same_count + 1 if steady else 0
-    looked = turn(row, *_TURNS[phase]).evolve(
+    looked: ElementRow = turn(row, *_TURNS[phase]).evolve(
         phase=phase,
         verdict=(seen.verdict if known else ProbeVerdict.UNKNOWN).value,
         observed=seen.value if known else row.observed,
@@ -159,6 +194,7 @@ def observe(row: ElementRow, seen: Observation, *, now: datetime, care: Care) ->
         unanswered_count=0,
         visit_id=None,
         visit_asked_at=None,
+        looks=[],
         next_visit_at=next_visit(
             phase,
             same_count=same_count,
@@ -167,22 +203,11 @@ def observe(row: ElementRow, seen: Observation, *, now: datetime, care: Care) ->
             window_until=row.window_until,
         ),
     )
-    if phase is Phase.HEALTHY:
-        return _healthy(row, looked, seen, now)
-    if phase is Phase.DRIFT and row.obligation_id is None:
-        return _drifted(looked, seen, now, care)
-    return Turned(looked)
+    return looked
 
 
-def close(obligation: ObligationRow, resolution: str, now: datetime) -> ObligationRow:
-    """An obligation that is no longer open."""
-    closed: ObligationRow = obligation.evolve(
-        status="closed", closed_at=now, resolution_type=resolution, version=obligation.version + 1
-    )
-    return closed
-
-
-def _judge(row: ElementRow, seen: Observation, *, within_window: bool) -> tuple[Phase, str | None]:
+def judge(row: ElementRow, seen: Observation, *, within_window: bool) -> tuple[Phase, str | None]:
+    """The phase that an observation gives, and why it is not HEALTHY."""
     if seen.verdict is ProbeVerdict.MISSING and not seen.proof_of_access:
         return Phase.UNKNOWN, "missing_without_proof_of_access"
     if seen.verdict is ProbeVerdict.UNKNOWN:
@@ -194,81 +219,58 @@ def _judge(row: ElementRow, seen: Observation, *, within_window: bool) -> tuple[
     return phase, seen.reason or ("missing" if seen.verdict is ProbeVerdict.MISSING else "different")
 
 
-def _healthy(before: ElementRow, looked: ElementRow, seen: Observation, now: datetime) -> Turned:
-    paid: tuple[Paid, ...] = ()
-    if before.owed:
-        paid = (
-            Paid(
-                command_id=looked.command_id,
-                workflow_id=looked.workflow_id,
-                element=looked.element,
-                resource=looked.resource,
-                phase=Phase.HEALTHY,
-                observation=seen,
-            ),
-        )
+def _healthy(
+    before: ElementRow, looked: ElementRow, seen: Observation, now: datetime, asked: tuple[dict[str, str], ...]
+) -> Turned:
     over = (before.obligation_id, "observed_healthy") if before.obligation_id is not None else None
-    healthy = looked.evolve(owed=False, healthy_at=now, drifted_at=None, obligation_id=None)
-    return Turned(healthy, paid=paid, closed=over, closed_for=before if over else None)
-
-
-def _drifted(looked: ElementRow, seen: Observation, now: datetime, care: Care) -> Turned:
-    number = looked.drifts_count + 1
-    obligation_id = derived_id("obl", looked.object_key, looked.element, looked.command_id, number)
-    drifted = looked.evolve(drifts_count=number, obligation_id=obligation_id, drifted_at=now)
-    opened = ObligationRow(
-        obligation_id=obligation_id,
-        tenant=looked.tenant,
-        workflow_id=looked.workflow_id,
-        saga_id=looked.saga_id,
-        command_id=looked.command_id,
-        kind=ExceptionKind.STATE_DRIFT.value,
-        failure_class=_failure(seen).value,
-        owner=care.owner,
-        opened_at=now,
-        deadline_at=now + timedelta(seconds=care.sla_seconds),
-        envelope=_envelope(drifted, seen, now),
+    healthy = looked.evolve(
+        owed=False, repair_owed=False, healthy_at=now, drifted_at=None, obligation_id=None, reported_sha256=None
     )
-    return Turned(drifted, opened=opened)
+    return Turned(healthy, paid=held(before, seen), closed=over, closed_for=before if over else None, looked=asked)
 
 
-def _failure(seen: Observation) -> FailureClass:
-    return FailureClass.RESOURCE_MISSING if seen.verdict is ProbeVerdict.MISSING else FailureClass.STATE_DRIFT
-
-
-def _envelope(row: ElementRow, seen: Observation, now: datetime) -> dict[str, Any]:
-    at = now.isoformat()
-    return {
-        "command_id": row.command_id,
-        "workflow_id": row.workflow_id,
-        "saga_id": row.saga_id,
-        "failed_step": row.origin.get("step_id"),
-        "failure_class": _failure(seen).value,
-        "failure_code": "drifted",
-        "failure_reason": f"{row.element} of {row.system}:{row.resource} is {row.reason}",
-        "first_failed_at": at,
-        "last_failed_at": at,
-        "attempt_count": row.origin.get("attempt_count"),
-        "last_external_status": row.origin.get("external_status"),
-        "payload_reference": row.origin.get("payload_sha256"),
-        "decision_id": row.origin.get("decision_id"),
-        "capability_id": row.origin.get("capability_id"),
-        "recommended_repair": "REPAIR",
-        "human_review_required": True,
-        "element": row.element,
-        "desired": row.desired,
-        "observed": row.observed,
-        "last_known_good_at": row.healthy_at.isoformat() if row.healthy_at is not None else None,
-    }
-
-
-def superseded(row: ElementRow, phase: Phase, by: str) -> Paid:
-    """What is no longer owed because a newer operation took the element over."""
-    return Paid(
-        command_id=row.command_id,
-        workflow_id=row.workflow_id,
-        element=row.element,
-        resource=row.resource,
-        phase=phase,
-        superseded_by=by,
+def _ignored(before: ElementRow, looked: ElementRow, rule: IgnoreRule, asked: tuple[dict[str, str], ...]) -> Turned:
+    """A difference that somebody accepts until the rule ends: nobody is called, and nothing is paid."""
+    over = (before.obligation_id, "accepted") if before.obligation_id is not None else None
+    row = turn(looked, Turn.ACCEPTED).evolve(
+        reason=f"accepted by {rule.id} until {rule.until.isoformat()}",
+        obligation_id=None,
+        reported_sha256=None,
+        next_visit_at=min(looked.next_visit_at or rule.until, rule.until),
     )
+    return Turned(row, closed=over, closed_for=before if over else None, looked=asked)
+
+
+def _drifted(
+    before: ElementRow,
+    looked: ElementRow,
+    seen: Observation,
+    *,
+    now: datetime,
+    terms: Terms,
+    asked: tuple[dict[str, str], ...],
+) -> Turned:
+    """Open a drift, or say what has become of the open one. `looked` is being classified."""
+    if before.obligation_id is None or before.stage is Stage.VERIFY:
+        looked = counted(looked, seen, now=now, budget=terms.budget)
+    way = route(looked, kind_of(seen), now=now, budget=terms.budget)
+    looked = turn(looked, TURN[way.way])
+    if way.way is Way.ESCALATED:
+        looked = looked.evolve(automatic=False, escalated_code=way.code)
+    if before.obligation_id is not None and before.stage is not Stage.VERIFY and looked.repair_status in IN_FLIGHT:
+        looked = turn(looked, Turn.REPAIR_PLANNED)
+    facts = report.of_observation(looked, seen, way)
+    told = report.said(facts)
+    if before.obligation_id is not None:
+        again = (before.obligation_id, facts) if told != before.reported_sha256 else None
+        return Turned(looked.evolve(reported_sha256=told), restated=again, looked=asked)
+    drifted = looked.evolve(
+        drifts_count=looked.drifts_count + 1,
+        drifted_at=now,
+        reported_sha256=told,
+        repair_id=None,
+        repair_status=None,
+        repair_version=0,
+    )
+    obligation = report.opened(drifted, seen, facts, now=now, care=terms.care)
+    return Turned(drifted.evolve(obligation_id=obligation.obligation_id), opened=obligation, looked=asked)

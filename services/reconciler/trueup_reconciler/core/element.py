@@ -4,12 +4,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from pydantic import Field
+
 from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import Phase
 
 
 class Stage(StrEnum):
-    """Stages of one element (requirement R2). Repairs drive the later ones when they exist."""
+    """Stages of one element (requirement R2)."""
 
     PENDING = "PENDING"
     OBSERVING = "OBSERVING"
@@ -23,6 +25,7 @@ class Stage(StrEnum):
     REPAIR_QUEUE = "REPAIR_QUEUE"
     VERIFY = "VERIFY"
     ESCALATED = "ESCALATED"
+    IGNORED = "IGNORED"
     RETIRED = "RETIRED"
 
 
@@ -37,17 +40,26 @@ class Turn(StrEnum):
     CONVERGING = "converging"
     DIFFERENT = "different"
     CLASSIFY = "classify"
+    MENDABLE = "mendable"
+    MENDABLE_AGAIN = "mendable_again"
     NEEDS_PERSON = "needs_person"
+    SPENT = "spent"
+    ACCEPTED = "accepted"
+    REPAIR_PLANNED = "repair_planned"
+    REPAIR_SUCCEEDED = "repair_succeeded"
+    REPAIR_FAILED = "repair_failed"
     RETIRE = "retire"
 
 
-_RESTING: Final = (Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, Stage.MANUAL)
+ROUTED: Final = (Stage.AUTO_REPAIR, Stage.RETRYABLE, Stage.MANUAL, Stage.ESCALATED)
+"""Where a drift waits for its repair, by who may begin it: the planner, the planner after a while, or a person."""
+WAITING: Final = (Stage.PENDING, Stage.OBSERVING, Stage.HEALTHY, *ROUTED, Stage.REPAIR_QUEUE, Stage.IGNORED)
+RESTING: Final = (*WAITING, Stage.VERIFY)
 
 TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
-    **{(stage, Turn.ESTABLISHED): Stage.PENDING for stage in _RESTING},
-    **{(stage, Turn.VISIT): Stage.OBSERVING for stage in _RESTING},
-    **{(stage, Turn.RETIRE): Stage.RETIRED for stage in _RESTING},
-    (Stage.RETIRED, Turn.ESTABLISHED): Stage.PENDING,
+    **{(stage, Turn.ESTABLISHED): Stage.PENDING for stage in (*RESTING, Stage.RETIRED)},
+    **{(stage, Turn.RETIRE): Stage.RETIRED for stage in RESTING},
+    **{(stage, Turn.VISIT): Stage.OBSERVING for stage in WAITING},
     (Stage.PENDING, Turn.OBSERVED): Stage.COMPARING,
     (Stage.OBSERVING, Turn.OBSERVED): Stage.COMPARING,
     (Stage.COMPARING, Turn.EQUAL): Stage.HEALTHY,
@@ -55,9 +67,26 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
     (Stage.COMPARING, Turn.CONVERGING): Stage.PENDING,
     (Stage.COMPARING, Turn.DIFFERENT): Stage.DRIFT,
     (Stage.DRIFT, Turn.CLASSIFY): Stage.CLASSIFYING,
+    (Stage.CLASSIFYING, Turn.MENDABLE): Stage.AUTO_REPAIR,
+    (Stage.CLASSIFYING, Turn.MENDABLE_AGAIN): Stage.RETRYABLE,
     (Stage.CLASSIFYING, Turn.NEEDS_PERSON): Stage.MANUAL,
+    (Stage.CLASSIFYING, Turn.SPENT): Stage.ESCALATED,
+    (Stage.CLASSIFYING, Turn.ACCEPTED): Stage.IGNORED,
+    **{(stage, Turn.REPAIR_PLANNED): Stage.REPAIR_QUEUE for stage in (*ROUTED, Stage.REPAIR_QUEUE)},
+    **{(stage, Turn.REPAIR_FAILED): Stage.CLASSIFYING for stage in (*ROUTED, Stage.REPAIR_QUEUE, Stage.VERIFY)},
+    **{(stage, Turn.REPAIR_SUCCEEDED): Stage.VERIFY for stage in (*WAITING, Stage.VERIFY)},
+    (Stage.VERIFY, Turn.VISIT): Stage.VERIFY,
+    (Stage.VERIFY, Turn.OBSERVED): Stage.VERIFY,
+    (Stage.VERIFY, Turn.UNDECIDED): Stage.VERIFY,
+    (Stage.VERIFY, Turn.CONVERGING): Stage.VERIFY,
+    (Stage.VERIFY, Turn.EQUAL): Stage.HEALTHY,
+    (Stage.VERIFY, Turn.DIFFERENT): Stage.DRIFT,
 }
-"""Stages by turns. An element rests in PENDING, OBSERVING, HEALTHY, MANUAL or RETIRED; the others last one message."""
+"""Stages by turns. COMPARING, DRIFT and CLASSIFYING last one message, an element rests in all others.
+
+An element whose drift is open is visited like any other; the comparison that follows finds its way back by the same
+facts (`core.budget.route`). After a repair it stays in VERIFY until an observation says that it holds, or does not.
+"""
 
 
 class IllegalTurn(Exception):
@@ -117,6 +146,30 @@ class ElementRow(ForwardContract):
     """The business object whose state vector this element is part of."""
     retired_by: str | None = None
     """The compensation that took back what was desired here; such an element is not visited."""
+    repair: dict[str, Any] | None = None
+    """The command that would bring this element back (`RepairOffer`); None where only a person can."""
+    repaired_by: str | None = None
+    """The newest repair that succeeded. The element stays the operation's that established it."""
+    repaired_workflow_id: str | None = None
+    repair_owed: bool = False
+    """True until the repair's own case was told that the element holds."""
+    repair_id: str | None = None
+    repair_status: str | None = None
+    repair_version: int = 0
+    """What the planner last said of the repair of this element."""
+    repairs_count: int = 0
+    """Repairs that succeeded or failed since the element last held for long enough."""
+    fights_count: int = 0
+    """How often in a row somebody put the same other value back after a repair."""
+    foreign_sha256: str | None = None
+    tried_at: Instant | None = None
+    automatic: bool = True
+    """False once repairs were given up: from then on only a person has it repaired."""
+    escalated_code: str | None = None
+    reported_sha256: str | None = None
+    """Of what the open exception says, so that it is told again only where that changed."""
+    looks: list[dict[str, str]] = Field(default_factory=list)
+    """Operator commands that asked for a look and hear of the next observation."""
 
     @property
     def rank(self) -> tuple[int, int, datetime, str]:

@@ -1,8 +1,8 @@
 """Retiring: what an operation established is no longer desired, because it is being undone: intent, not drift."""
 
 from trueup_common.contracts.events import Retired
-from trueup_reconciler.core.drift import Turned, superseded
 from trueup_reconciler.core.element import ElementRow, Stage, Turn, object_key, turn
+from trueup_reconciler.core.turned import Paid, Turned, given_up
 
 
 def retire(
@@ -31,6 +31,9 @@ def retire(
         retired_by=event.retired_by,
         desired=None,
         owed=False,
+        repair=None,
+        repair_owed=False,
+        looks=[],
         obligation_id=None,
         visit_id=None,
         visit_asked_at=None,
@@ -42,10 +45,13 @@ def retire(
     )
     closed = (row.obligation_id, "retired") if row is not None and row.obligation_id is not None else None
     foreign = row is not None and row.command_id != event.command_id
-    overtaken = (superseded(row, row.phase, event.command_id),) if row is not None and foreign and row.owed else ()
+    overtaken: tuple[Paid, ...] = ()
+    if row is not None:  # its own case knows that it is being undone; a repair's case does not
+        overtaken = given_up(row if foreign else row.evolve(owed=False), event.command_id)
     return Turned(
         retired,
         paid=overtaken,
+        looked=tuple(row.looks) if row is not None else (),
         closed=closed,
         closed_for=row if closed else None,
         displaced=row if foreign else None,

@@ -46,8 +46,12 @@ def request(
     business: datetime,
     real: datetime,
     traceparent: str | None = None,
+    not_before: datetime | None = None,
 ) -> Step:
-    """Take up a request. A request with a higher fence than the last one opens a new round."""
+    """Take up a request. A request with a higher fence than the last one opens a new round.
+
+    `not_before` is where the rate of its system has the first look; the request is taken up all the same.
+    """
     operation = asked.operation
     if row is None:
         row = SettlementRow(
@@ -87,6 +91,11 @@ def request(
         effect_seen=False,
         traceparent=traceparent,
     )
+    if not_before is not None and not_before > business:
+        waiting = opened.evolve(
+            state=SettlementState.OPEN, find_id=None, asked_at=None, answer_by=None, next_at=not_before
+        )
+        return Step(waiting, Act.WAIT, told=(told(waiting, business),))
     looking = _find(opened, act, business=business, real=real)
     return Step(looking.row, act, looking.find, (told(looking.row, business),))
 
@@ -108,6 +117,16 @@ def due(row: SettlementRow, *, business: datetime, real: datetime) -> Step:
     if act is Act.WAIT and row.answer_by is not None:
         return Step(row.evolve(next_at=business + (row.answer_by - real)), act)
     return Step(row.evolve(next_at=None) if row.state is SettlementState.DONE else row, act)
+
+
+def is_new(row: SettlementRow | None, asked: SettleRequested) -> bool:
+    """True where a request leads to a look: the first one, or one with a higher fence than the last."""
+    return row is None or asked.fence > row.request_fence
+
+
+def will_look(row: SettlementRow, *, business: datetime, real: datetime) -> bool:
+    """True where a due row would look now, so that the look has to be paid for."""
+    return due(row, business=business, real=real).find is not None
 
 
 def found(row: SettlementRow, answer: Found, *, business: datetime, real: datetime) -> Step:

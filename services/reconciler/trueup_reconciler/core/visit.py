@@ -13,6 +13,8 @@ from trueup_reconciler.core.element import ElementRow, Turn, turn
 
 STEADY_SECONDS: Final = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
 """1 m, 5 m, 30 m, 2 h, 12 h, then daily: each look that finds the same moves one on, a change starts over."""
+DRIFT_SECONDS: Final = (60.0, 120.0, 300.0, 900.0)
+"""A drift that is open is a person's or a repair's: whether it is over is seen within a quarter of an hour."""
 UNKNOWN_SECONDS: Final = (2.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 CONVERGING_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 ANSWER_SECONDS: Final = (60.0, 120.0, 300.0, 900.0)
@@ -48,7 +50,7 @@ def next_visit(
         return now + entry(UNKNOWN_SECONDS, unknown_count)
     if phase is Phase.CONVERGING and window_until is not None:
         return min(now + entry(CONVERGING_SECONDS, same_count), max(window_until, now))
-    return now + entry(STEADY_SECONDS, same_count)
+    return now + entry(DRIFT_SECONDS if phase is Phase.DRIFT else STEADY_SECONDS, same_count)
 
 
 def admit(row: PaceRow, pace: Pace, now: datetime) -> tuple[PaceRow, datetime]:
@@ -70,6 +72,11 @@ class Round:
 def pace_key(row: ElementRow) -> str:
     """Whose rate a visit spends."""
     return f"{row.tenant}:{row.system}"
+
+
+def find_pace_key(tenant: str, system: str) -> str:
+    """Whose rate a look for an unknown outcome spends: it has its own, so that neither waits for the other."""
+    return f"find:{tenant}:{system}"
 
 
 def plan(rows: Iterable[ElementRow], paces: Mapping[str, PaceRow], pace: Pace, now: datetime) -> Round:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from trueup_common.contracts.events import ExceptionChanged, ExceptionReported, MessageQuarantined
+from trueup_common.contracts.events import ExceptionReported, MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.shape import ForwardContract, Instant
@@ -55,9 +55,11 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
     (Stage.ASSIGNED, Turn.ESCALATE): Stage.ASSIGNED,
     (Stage.ASSIGNED, Turn.REPAIR): Stage.REPAIRED,
     (Stage.ASSIGNED, Turn.WITHDRAW): Stage.CLOSED,
+    (Stage.REPAIRED, Turn.ASSIGN): Stage.REPAIRED,
     (Stage.REPAIRED, Turn.ESCALATE): Stage.REPAIRED,
     (Stage.REPAIRED, Turn.REFUTE): Stage.ASSIGNED,
     (Stage.REPAIRED, Turn.VERIFY): Stage.VERIFIED,
+    (Stage.REPAIRED, Turn.WITHDRAW): Stage.CLOSED,
     (Stage.VERIFIED, Turn.CLOSE): Stage.CLOSED,
     (Stage.CLOSED, Turn.REOPEN): Stage.FOUND,
 }
@@ -66,10 +68,18 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
 VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved"})
 """Resolutions that say: what was wanted is true, and was seen to be."""
 
+ENDED_OTHERWISE: Final = frozenset(
+    f"operation_{state}" for state in ("failed", "conflict", "needs_review", "dead_lettered", "cancelled")
+)
+"""How an obligation ends whose operation has ended again as something else: no repair will tell more."""
+
 SETTLED_BY: Final = frozenset(
     {"operation_retry_pending", "operation_failed", "operation_cancelled", "operation_running"}
 )
 """Resolutions that end a doubt, and only a doubt: it is known now what happened."""
+
+PENDING: Final = frozenset({"EXECUTING", "VERIFYING"})
+"""Statuses of a repair that was sent, or may have been, and of which nobody knows yet whether it held."""
 
 DOUBTS: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, ExceptionKind.STALE_RUNNING.value})
 
@@ -112,6 +122,13 @@ class ExceptionRow(ForwardContract):
     command_id: str | None = None
     envelope: dict[str, Any]
     trail: list[dict[str, Any]] = Field(default_factory=list)
+    repair_id: str | None = None
+    repair_status: str | None = None
+    repairs_count: int = 0
+    """How many repairs were planned for it: each has an id of its own."""
+    incident_id: str | None = None
+    left_as: str | None = None
+    """How its obligation ended where that says nothing yet: a repair was sent and is still to be verified."""
     trace_id: str | None = None
     traceparent: str | None = None
     version: int = 0
@@ -148,8 +165,8 @@ def report(
                 deadline_at=obligation.deadline_at,
                 first_deadline_at=obligation.deadline_at,
                 opened_at=obligation.opened_at,
-                workflow_id=obligation.workflow_id,
-                saga_id=obligation.saga_id,
+                workflow_id=obligation.workflow_id or None,
+                saga_id=obligation.saga_id or None,
                 command_id=obligation.command_id,
                 trace_id=event.trace_id,
                 traceparent=traceparent,
@@ -192,39 +209,24 @@ def overdue(row: ExceptionRow, *, now: datetime, duty: Duty) -> ExceptionRow:
     """The deadline passed: the escalation owner takes over, with a new deadline that doubles each time."""
     if row.status != "open" or row.deadline_at > now:
         return row
+    return escalate(row, now=now, duty=duty, actor="deadline", note={"missed": row.deadline_at.isoformat()})
+
+
+def escalate(row: ExceptionRow, *, now: datetime, duty: Duty, actor: str, note: dict[str, Any]) -> ExceptionRow:
+    """The escalation owner takes over."""
     extension = min(timedelta(seconds=duty.sla_seconds) * 2 ** min(row.escalations_count, 20), ESCALATION_DELAY_MAX)
     escalated: ExceptionRow = row.evolve(
         owner=duty.escalation_owner,
         deadline_at=now + extension,
         escalations_count=row.escalations_count + 1,
     )
-    note = {"from": row.owner, "to_owner": duty.escalation_owner, "missed": row.deadline_at.isoformat()}
-    return step(escalated, Turn.ESCALATE, now, "deadline", note)
+    told = {"from": row.owner, "to_owner": duty.escalation_owner, **note}
+    return step(escalated, Turn.ESCALATE, now, actor, told)
 
 
-def changed(row: ExceptionRow) -> ExceptionChanged:
-    """The exception as operators see it."""
-    return ExceptionChanged(
-        exception_id=row.exception_id,
-        tenant=row.tenant,
-        kind=row.kind,
-        status=row.status,
-        lifecycle=row.lifecycle.value,
-        failure_class=row.failure_class,
-        owner=row.owner,
-        deadline_at=row.deadline_at,
-        opened_at=row.opened_at,
-        closed_at=row.closed_at,
-        resolution_type=row.resolution_type,
-        resolved_by=row.resolved_by,
-        workflow_id=row.workflow_id,
-        saga_id=row.saga_id,
-        command_id=row.command_id,
-        envelope={**row.envelope, "escalations_count": row.escalations_count, "trail": row.trail},
-        allowed_actions=(),
-        trace_id=row.trace_id,
-        version=row.version,
-    )
+def assign(row: ExceptionRow, owner: str, actor: str, now: datetime) -> ExceptionRow:
+    """Another owner. The deadline stays: it belongs to the trouble, not to who has it."""
+    return step(row.evolve(owner=owner), Turn.ASSIGN, now, actor, {"from": row.owner, "owner": owner})
 
 
 def step(row: ExceptionRow, move: Turn, at: datetime, actor: str, note: dict[str, Any] | None = None) -> ExceptionRow:
@@ -257,6 +259,7 @@ def _again(
         closed_at=None,
         resolution_type=None,
         resolved_by=None,
+        left_as=None,
         owner=obligation.owner or duty.owner,
         deadline_at=obligation.deadline_at,
         first_deadline_at=obligation.deadline_at,
@@ -269,17 +272,27 @@ def _resolved(row: ExceptionRow, obligation: ObligationRow, reporter: str, now: 
         return row
     resolution = obligation.resolution_type or "resolved"
     actor = str(obligation.envelope.get("resolved_by") or reporter)
+    says_nothing = resolution not in VERIFIED_BY | ENDED_OTHERWISE
+    if row.lifecycle is Stage.REPAIRED and row.repair_status in PENDING and says_nothing:
+        # A redrive was accepted: it is no dead letter any more, and not yet what was wanted. The repair will tell.
+        left: ExceptionRow = row.evolve(left_as=resolution)
+        return left
+    return finish(row, resolution, actor, reporter, now, at=obligation.closed_at or now)
+
+
+def finish(
+    row: ExceptionRow, resolution: str, actor: str, verifier: str, now: datetime, *, at: datetime | None = None
+) -> ExceptionRow:
+    """Close an exception by what is known: verified, where what was wanted was seen to be true, else withdrawn."""
     if resolution in VERIFIED_BY or (row.kind in DOUBTS and resolution in SETTLED_BY):
-        row = step(row, Turn.REPAIR, now, actor, {"resolution_type": resolution})
-        row = step(row, Turn.VERIFY, now, reporter)
-        row = step(row, Turn.CLOSE, now, reporter, {"resolution_type": resolution})
+        if row.lifecycle is not Stage.REPAIRED:
+            row = step(row, Turn.REPAIR, now, actor, {"resolution_type": resolution})
+        row = step(row, Turn.VERIFY, now, verifier)
+        row = step(row, Turn.CLOSE, now, verifier, {"resolution_type": resolution})
     else:
         # Superseded, cancelled, or now another exception: nobody may read this as a repair that was verified.
         row = step(row, Turn.WITHDRAW, now, actor, {"resolution_type": resolution})
     closed: ExceptionRow = row.evolve(
-        status="closed",
-        closed_at=obligation.closed_at or now,
-        resolution_type=resolution,
-        resolved_by=actor,
+        status="closed", closed_at=at or now, resolution_type=resolution, resolved_by=actor, left_as=None
     )
     return closed

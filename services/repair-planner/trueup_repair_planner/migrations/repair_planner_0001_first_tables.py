@@ -47,6 +47,11 @@ def upgrade() -> None:
         sa.Column("command_id", sa.Text(), nullable=True),
         sa.Column("envelope", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("trail", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("repair_id", sa.Text(), nullable=True),
+        sa.Column("repair_status", sa.Text(), nullable=True),
+        sa.Column("repairs_count", sa.BigInteger(), nullable=False),
+        sa.Column("incident_id", sa.Text(), nullable=True),
+        sa.Column("left_as", sa.Text(), nullable=True),
         sa.Column("trace_id", sa.Text(), nullable=True),
         sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column("version", sa.BigInteger(), nullable=False),
@@ -62,6 +67,14 @@ def upgrade() -> None:
         schema="repair_planner",
         postgresql_where=sa.text("status = 'open'"),
     )
+    op.create_index(
+        "exception_incident",
+        "exception",
+        ["incident_id"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("incident_id IS NOT NULL"),
+    )
     op.create_table(
         "inbox",
         sa.Column("consumer", sa.Text(), nullable=False),
@@ -72,6 +85,45 @@ def upgrade() -> None:
     )
     op.create_index(
         "inbox_received_at", "inbox", ["received_at"], unique=False, schema="repair_planner", postgresql_using="brin"
+    )
+    op.create_table(
+        "incident",
+        sa.Column("incident_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("cause_key", sa.Text(), nullable=False),
+        sa.Column("cause", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("recent", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("exceptions", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("exceptions_count", sa.BigInteger(), nullable=False),
+        sa.Column("blast_radius", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("held_count", sa.BigInteger(), nullable=False),
+        sa.Column("probes_count", sa.BigInteger(), nullable=False),
+        sa.Column("probe_repair_id", sa.Text(), nullable=True),
+        sa.Column("relapses_count", sa.BigInteger(), nullable=False),
+        sa.Column("first_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("last_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("opened_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("closed_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("due_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("trail", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("incident_id"),
+        schema="repair_planner",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index(
+        "incident_cause", "incident", ["tenant", "cause_key", "number"], unique=True, schema="repair_planner"
+    )
+    op.create_index(
+        "incident_due",
+        "incident",
+        ["due_at"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("due_at IS NOT NULL"),
     )
     op.create_table(
         "outbox",
@@ -119,6 +171,110 @@ def upgrade() -> None:
         schema="repair_planner",
     )
     op.create_table(
+        "repair",
+        sa.Column("repair_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("exception_id", sa.Text(), nullable=False),
+        sa.Column("subject_key", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("source_command", sa.Text(), nullable=True),
+        sa.Column("source_workflow", sa.Text(), nullable=True),
+        sa.Column("source_saga", sa.Text(), nullable=True),
+        sa.Column("drift", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("request", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("root_cause", sa.Text(), nullable=False),
+        sa.Column("repair_action", sa.Text(), nullable=False),
+        sa.Column("risk_level", sa.Text(), nullable=False),
+        sa.Column("required_capability", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("approval_required", sa.Boolean(), nullable=False),
+        sa.Column("verification_plan", sa.Text(), nullable=False),
+        sa.Column("verify_seconds", sa.Double(), nullable=False),
+        sa.Column("rollback_or_compensation", sa.Text(), nullable=False),
+        sa.Column("explanation", sa.Text(), nullable=False),
+        sa.Column("playbook", sa.Text(), nullable=False),
+        sa.Column("playbook_version", sa.BigInteger(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("planned_by", sa.Text(), nullable=False),
+        sa.Column("evidence", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("system", sa.Text(), nullable=True),
+        sa.Column("decision_id", sa.Text(), nullable=True),
+        sa.Column("approval_id", sa.Text(), nullable=True),
+        sa.Column("command_id", sa.Text(), nullable=True),
+        sa.Column("operator_command_id", sa.Text(), nullable=True),
+        sa.Column("incident_id", sa.Text(), nullable=True),
+        sa.Column("held", sa.Boolean(), nullable=False),
+        sa.Column("calls_count", sa.BigInteger(), nullable=False),
+        sa.Column("error_code", sa.Text(), nullable=True),
+        sa.Column("error_detail", sa.Text(), nullable=True),
+        sa.Column("due_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("verify_until", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("executed_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("ended_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("trail", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("trace_id", sa.Text(), nullable=True),
+        sa.Column("traceparent", sa.Text(), nullable=True),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("repair_id"),
+        schema="repair_planner",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index(
+        "repair_due",
+        "repair",
+        ["due_at"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("due_at IS NOT NULL"),
+    )
+    op.create_index("repair_exception", "repair", ["exception_id"], unique=False, schema="repair_planner")
+    op.create_index(
+        "repair_held",
+        "repair",
+        ["incident_id"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("held"),
+    )
+    op.create_index(
+        "repair_in_flight",
+        "repair",
+        ["exception_id"],
+        unique=True,
+        schema="repair_planner",
+        postgresql_where=sa.text("status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')"),
+    )
+    op.create_index(
+        "repair_incident",
+        "repair",
+        ["incident_id"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text(
+            "incident_id IS NOT NULL AND status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')"
+        ),
+    )
+    op.create_index(
+        "repair_operator_command",
+        "repair",
+        ["operator_command_id"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("operator_command_id IS NOT NULL"),
+    )
+    op.create_index(
+        "repair_subject", "repair", ["tenant", "subject_key", "created_at"], unique=False, schema="repair_planner"
+    )
+    op.create_index(
+        "repair_unverified",
+        "repair",
+        ["verify_until"],
+        unique=False,
+        schema="repair_planner",
+        postgresql_where=sa.text("status = 'VERIFYING'"),
+    )
+    op.create_table(
         "stream_mark",
         sa.Column("stream", sa.Text(), nullable=False),
         sa.Column("created", postgresql.TIMESTAMP(timezone=True), nullable=True),
@@ -132,12 +288,56 @@ def upgrade() -> None:
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
     op.drop_table("stream_mark", schema="repair_planner")
+    op.drop_index(
+        "repair_unverified",
+        table_name="repair",
+        schema="repair_planner",
+        postgresql_where=sa.text("status = 'VERIFYING'"),
+    )
+    op.drop_index("repair_subject", table_name="repair", schema="repair_planner")
+    op.drop_index(
+        "repair_operator_command",
+        table_name="repair",
+        schema="repair_planner",
+        postgresql_where=sa.text("operator_command_id IS NOT NULL"),
+    )
+    op.drop_index(
+        "repair_incident",
+        table_name="repair",
+        schema="repair_planner",
+        postgresql_where=sa.text(
+            "incident_id IS NOT NULL AND status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')"
+        ),
+    )
+    op.drop_index(
+        "repair_in_flight",
+        table_name="repair",
+        schema="repair_planner",
+        postgresql_where=sa.text("status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')"),
+    )
+    op.drop_index("repair_held", table_name="repair", schema="repair_planner", postgresql_where=sa.text("held"))
+    op.drop_index("repair_exception", table_name="repair", schema="repair_planner")
+    op.drop_index(
+        "repair_due", table_name="repair", schema="repair_planner", postgresql_where=sa.text("due_at IS NOT NULL")
+    )
+    op.drop_table("repair", schema="repair_planner")
     op.drop_table("quarantine", schema="repair_planner")
     op.drop_index("outbox_unsent_message_id", table_name="outbox_unsent", schema="repair_planner")
     op.drop_table("outbox_unsent", schema="repair_planner")
     op.drop_table("outbox", schema="repair_planner")
+    op.drop_index(
+        "incident_due", table_name="incident", schema="repair_planner", postgresql_where=sa.text("due_at IS NOT NULL")
+    )
+    op.drop_index("incident_cause", table_name="incident", schema="repair_planner")
+    op.drop_table("incident", schema="repair_planner")
     op.drop_index("inbox_received_at", table_name="inbox", schema="repair_planner", postgresql_using="brin")
     op.drop_table("inbox", schema="repair_planner")
+    op.drop_index(
+        "exception_incident",
+        table_name="exception",
+        schema="repair_planner",
+        postgresql_where=sa.text("incident_id IS NOT NULL"),
+    )
     op.drop_index(
         "exception_due", table_name="exception", schema="repair_planner", postgresql_where=sa.text("status = 'open'")
     )

@@ -36,7 +36,7 @@ from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
 from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.clean import clean_text
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Probe, Repair
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
@@ -152,7 +152,7 @@ PURGE: Final = CommandDeclaration(
             ),
         ),
     ),
-    repair=Mapping(
+    repair=Repair(
         command_type="cloudflare.purge",
         payload={
             "zone_id": ValueFrom(pointer="/payload/zone_id"),

@@ -7,6 +7,7 @@ is ever deleted.
 """
 
 import asyncio
+from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -22,19 +23,21 @@ from trueup_adapters.systems.database.publications import (
     Marker,
     Publication,
     doubtful,
+    list_markers,
     observed,
     read_marker,
     read_publications,
     refused,
     write_marker,
 )
-from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
+from trueup_common.contracts.adapter import Call, Connection, EndsWith, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.canonical import canonical, digest
 from trueup_common.contracts.clean import clean
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe, Repair
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
+from trueup_common.contracts.survey import Page
 from trueup_common.contracts.task import ProbeElement
 
 SYSTEM: Final = "database"
@@ -106,7 +109,10 @@ class RecordPublication:
         description="Writes the record of a publication into the customer's database, once per business key.",
         permission="publication:record",
         effect_class=EffectClass.COMPENSABLE,
-        payload_schema=_payload(business_key=_KEY, record={"type": "object", "maxProperties": 200}),
+        payload_schema={
+            **_payload(business_key=_KEY, record={"type": "object", "maxProperties": 200}, restores=_RECORD_ID),
+            "required": ["business_key", "record"],
+        },
         receipt_schema=_RECEIPT,
         identity=("/payload/business_key",),
         findability=Findability.NATIVE_KEY,
@@ -123,20 +129,33 @@ class RecordPublication:
             },
             verification="the record reads back as cancelled",
         ),
+        repair=Repair(
+            command_type="database.record_publication",
+            payload={
+                "business_key": ValueFrom(pointer="/payload/business_key"),
+                "record": ValueFrom(pointer="/payload/record"),
+                "restores": ValueFrom(pointer="/receipt/record_id"),
+            },
+            verification="the record reads back under its business key, with the same id and the same content",
+        ),
         forward_recovery="retry",
         risk=RiskLevel.LOW,
         blast_radius=10,
     )
 
     async def write(self, connection: Any, call: Call) -> Marker:
-        """Insert, or take over a cancelled record; refuse what belongs to another operation."""
+        """Insert, or take over a cancelled record; refuse what belongs to another operation.
+
+        `restores` names the record that an outsider deleted, cancelled or changed: exactly that one is brought back.
+        """
         operation = call.operation
         business_key, record = operation.payload["business_key"], operation.payload["record"]
-        values = (business_key, canonical(record).decode(), operation.command_id)
+        restored: str | None = operation.payload.get("restores")
+        values = (business_key, canonical(record).decode(), operation.command_id, restored)
         row = await connection.fetchrow(INSERT_ROW, *values)
         if row is None:
             held = await connection.fetchrow(HOLD_ROW, business_key)
-            refusal = _taken(Publication.of(held), operation.command_id) if held is not None else _vanished()
+            refusal = _taken(Publication.of(held), operation.command_id, restored) if held is not None else _vanished()
             if refusal is not None:
                 return refused(refusal)
             row = await connection.fetchrow(RENEW_ROW, *values)
@@ -148,9 +167,11 @@ class RecordPublication:
         return {"status": RECORDED, "record_sha256": digest(call.operation.payload["record"])}
 
 
-def _taken(publication: Publication, command_id: str) -> Outcome | None:
-    """Why the record under the key cannot be replaced; None where it was cancelled."""
-    if publication.status == CANCELLED:
+def _taken(publication: Publication, command_id: str, restored: str | None) -> Outcome | None:
+    """Why the record under the key cannot be replaced; None where it was cancelled, or is the one to be restored."""
+    if restored is not None and publication.record_id != restored:
+        return rejected(_B, "foreign_object", f"the key holds record {publication.record_id}, not {restored}")
+    if publication.status == CANCELLED or restored is not None:
         return None
     if publication.operation_id == command_id:
         return unknown("done_without_marker", f"record {publication.record_id} is this operation's, its marker is gone")
@@ -298,6 +319,14 @@ class DatabaseTarget:
             observed(found.get(key)) if isinstance(key, str) and key in wanted else doubtful(item.element, "unreadable")
             for item, key in zip(elements, keys, strict=True)
         ]
+
+    async def survey(self, cursor: str | None, params: MappingOf[str, Any]) -> Page:
+        """Markers in the order of their operations. Raises EndsWith."""
+        try:
+            found: Page = await self._looked(lambda session: list_markers(session, cursor))
+        except ReadFailed as failure:
+            raise EndsWith(unknown(failure.reason)) from failure
+        return found
 
     async def _looked(self, work: Any) -> Any:
         """One read by the reading account, in the very tables that the writing account writes. Raises ReadFailed."""

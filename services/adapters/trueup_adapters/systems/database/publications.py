@@ -13,6 +13,7 @@ from trueup_common.contracts.adapter import Outcome
 from trueup_common.contracts.canonical import canonical, digest, sha256_hex
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import ProbeVerdict
+from trueup_common.contracts.survey import PAGE_MARKS_MAX, Mark, Page
 from trueup_common.contracts.task import Operation
 from trueup_common.runtime.clock import real_now
 
@@ -22,16 +23,22 @@ RECORDED, CANCELLED = "recorded", "cancelled"
 
 READ_MARKER: Final = "SELECT payload_sha256, receipt FROM trueup_effects WHERE operation_id = $1"
 WRITE_MARKER: Final = "INSERT INTO trueup_effects (operation_id, payload_sha256, receipt) VALUES ($1, $2, $3::jsonb)"
+LIST_MARKERS: Final = (
+    "SELECT operation_id, receipt FROM trueup_effects WHERE operation_id > $1 ORDER BY operation_id LIMIT $2"
+)
 _COLUMNS: Final = "business_key, record, record_id::text AS record_id, status, operation_id, updated_at"
 READ_ROWS: Final = f"SELECT {_COLUMNS} FROM publications WHERE business_key = ANY($1::text[])"
 HOLD_ROW: Final = f"SELECT {_COLUMNS} FROM publications WHERE business_key = $1 FOR UPDATE"
 INSERT_ROW: Final = (
-    "INSERT INTO publications (business_key, record, status, operation_id) VALUES ($1, $2::jsonb, 'recorded', $3)"
+    "INSERT INTO publications (business_key, record, status, operation_id, record_id)"
+    " VALUES ($1, $2::jsonb, 'recorded', $3, coalesce($4::uuid, gen_random_uuid()))"
     f" ON CONFLICT (business_key) DO NOTHING RETURNING {_COLUMNS}"
 )
+"""A record that is brought back ($4) keeps its id: whoever refers to it still finds it."""
 RENEW_ROW: Final = (
     "UPDATE publications SET record = $2::jsonb, status = 'recorded', operation_id = $3,"
-    f" record_id = gen_random_uuid(), updated_at = now() WHERE business_key = $1 RETURNING {_COLUMNS}"
+    " record_id = coalesce($4::uuid, gen_random_uuid()), updated_at = now()"
+    f" WHERE business_key = $1 RETURNING {_COLUMNS}"
 )
 CANCEL_ROW: Final = (
     "UPDATE publications SET status = 'cancelled', updated_at = now()"
@@ -119,6 +126,24 @@ async def write_marker(connection: Any, operation: Operation, receipt: dict[str,
     text = canonical(receipt).decode()
     await connection.execute(WRITE_MARKER, operation.command_id, operation.payload_sha256, text)
     return Marker(receipt, operation.payload_sha256, is_new=True)
+
+
+async def list_markers(connection: Any, cursor: str | None) -> Page:
+    """The markers after one, in the order of their operations."""
+    rows = await connection.fetch(LIST_MARKERS, cursor or "", PAGE_MARKS_MAX)
+    marks = []
+    for row in rows:
+        receipt = json.loads(row["receipt"])
+        known = receipt if isinstance(receipt, dict) else {}
+        record_id, resource = known.get("record_id"), known.get("resource")
+        marks.append(
+            Mark(
+                operation_id=row["operation_id"],
+                external_resource_id=str(record_id or row["operation_id"]),
+                resource=resource if isinstance(resource, str) else None,
+            )
+        )
+    return Page(marks=tuple(marks), next_cursor=marks[-1].operation_id if len(marks) == PAGE_MARKS_MAX else None)
 
 
 def refused(outcome: Outcome) -> Marker:

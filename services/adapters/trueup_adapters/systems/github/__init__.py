@@ -7,6 +7,7 @@ from trueup_adapters.systems.github.archive import ArchiveVersion
 from trueup_adapters.systems.github.branch import DeleteBranch
 from trueup_adapters.systems.github.elements import probe
 from trueup_adapters.systems.github.repository import GitHub, Stopped
+from trueup_adapters.systems.github.restore import RestoreBranch
 from trueup_common.contracts.adapter import Call, Connection, Outcome
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.observation import Finding, Observation
@@ -31,7 +32,7 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: Final[tuple[Command, ...]] = (ArchiveVersion(), DeleteBranch())
+COMMANDS: Final[tuple[Command, ...]] = (ArchiveVersion(), DeleteBranch(), RestoreBranch())
 _BY_TYPE: Final = {command.declaration.type: command for command in COMMANDS}
 
 

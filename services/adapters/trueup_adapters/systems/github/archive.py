@@ -36,6 +36,7 @@ from trueup_adapters.systems.github.objects import (
 )
 from trueup_adapters.systems.github.repository import Facts, GitHub, Ref, Stopped, pointed_at
 from trueup_adapters.systems.github.repository import message_of as words_of
+from trueup_adapters.systems.github.restore import repair
 from trueup_adapters.systems.github.schemas import BRANCH, PATH, REPOSITORY, SHA1, SHA256, payload_schema
 from trueup_adapters.systems.http import Answer, TransportFailed
 from trueup_common.contracts.adapter import Call, Outcome, confirmed, rejected, unknown
@@ -136,6 +137,7 @@ DECLARATION: Final = CommandDeclaration(
         only_if=ValueFrom(pointer="/receipt/branch_created"),
         verification="the branch that this operation made is gone",
     ),
+    repair=repair("/receipt/commit_sha", "/receipt/artifact_sha256"),
     forward_recovery="retry",
     manual_policy="somebody with access compares the branch's history with the operation's commit",
     risk=RiskLevel.LOW,

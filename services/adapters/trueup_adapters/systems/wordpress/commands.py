@@ -7,6 +7,7 @@ conflict; where anything about that is uncertain, the outcome is UNKNOWN and a p
 """
 
 import asyncio
+from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -23,13 +24,15 @@ from trueup_adapters.systems.wordpress.site import (
     marked,
     marker,
     probe_posts,
+    survey_posts,
     text_sha256,
 )
 from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import CommandDeclaration, Drift, Establishes, Mapping, Probe, Repair
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
+from trueup_common.contracts.survey import Page
 from trueup_common.contracts.task import ProbeElement
 
 SYSTEM: Final = "wordpress"
@@ -50,6 +53,8 @@ _TITLE: Final = {"type": "string", "minLength": 1, "maxLength": 500}
 _POST_ID: Final = {"type": "integer", "minimum": 1}
 _MODIFIED: Final = {"type": "string", "minLength": 19, "maxLength": 20}
 _SLUG: Final = {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$", "maxLength": 180}
+_SLUG_AS_IT_IS: Final = {"type": "string", "minLength": 1, "maxLength": 400, "pattern": "^[^/?#\\x00-\\x20]+$"}
+"""Of a post that is there: others than ours may be spelled in any way."""
 _META: Final = {
     "type": "object",
     "maxProperties": 50,
@@ -85,22 +90,45 @@ def _payload(required: Sequence[str], **properties: Any) -> dict[str, Any]:
     }
 
 
-def _establish(element: str, value: ValueFrom) -> Establishes:
+def _establish(element: str, value: ValueFrom, repair: Repair | None = None) -> Establishes:
     return Establishes(
         element=element,
         resource=ValueFrom(pointer="/receipt/resource"),
         value=value,
         window_seconds=0.0,
         probe=Probe(kind="wordpress.post", params={"post_id": ValueFrom(pointer="/receipt/post_id")}),
+        repair=repair,
     )
 
 
 _EXISTS: Final = _establish("wordpress.post_id", ValueFrom(pointer="/receipt/post_id"))
 _CONTENT: Final = _establish("wordpress.content", ValueFrom(pointer="/receipt/content_text_sha256"))
+"""Neither has a repair: a post that is gone for good would come back under another id, and what an editor wrote is an
+editor's to judge."""
 
 
-def _status(value: str) -> Establishes:
-    return _establish("wordpress.status", ValueFrom(const=value))
+def _status(value: str, repair: Repair | None = None) -> Establishes:
+    return _establish("wordpress.status", ValueFrom(const=value), repair)
+
+
+_DRAFT_AGAIN: Final = Repair(
+    command_type="wordpress.restore_draft",
+    payload={"post_id": ValueFrom(pointer="/receipt/post_id"), "slug": ValueFrom(pointer="/receipt/slug")},
+    mends=(Drift.DIFFERENT,),
+    binds={"expected_modified_gmt": "version"},
+    verification="the post is a draft again under its own slug",
+)
+_PUBLIC_AGAIN: Final = Repair(
+    command_type="wordpress.publish_post",
+    payload={
+        "post_id": ValueFrom(pointer="/payload/post_id"),
+        "content_sha256": ValueFrom(pointer="/payload/content_sha256"),
+        "restored_slug": ValueFrom(pointer="/receipt/slug"),
+    },
+    mends=(Drift.DIFFERENT,),
+    binds={"expected_modified_gmt": "version"},
+    verification="the post is public again under its own address, with exactly the approved content",
+)
 
 
 class Command(Protocol):
@@ -210,7 +238,7 @@ class CreateDraft:
         find_ladder=(Findability.MARKER, Findability.BUSINESS_KEY),
         expected_version="none",
         success_condition="the post is read back under its own slug with this operation's marker",
-        establishes=(_EXISTS, _status("draft"), _CONTENT),
+        establishes=(_EXISTS, _status("draft", _DRAFT_AGAIN), _CONTENT),
         compensation=Mapping(
             command_type="wordpress.trash_post",
             payload={"post_id": ValueFrom(pointer="/receipt/post_id"), "only_status": ValueFrom(const="draft")},
@@ -488,6 +516,7 @@ class PublishPost(_OnPost):
             post_id=_POST_ID,
             content_sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
             expected_modified_gmt=_MODIFIED,
+            restored_slug=_SLUG_AS_IT_IS,
         ),
         receipt_schema={
             **_RECEIPT,
@@ -501,7 +530,7 @@ class PublishPost(_OnPost):
         **_TIMES,
         find_ladder=(Findability.MARKER,),
         success_condition="the post is read back as published with this operation's marker",
-        establishes=(_status("publish"), _CONTENT),
+        establishes=(_status("publish", _PUBLIC_AGAIN), _CONTENT),
         compensation=Mapping(
             command_type="wordpress.withdraw_post",
             payload={"post_id": ValueFrom(pointer="/payload/post_id")},
@@ -513,15 +542,32 @@ class PublishPost(_OnPost):
         blast_radius=60,
     )
 
+    async def perform(self, site: Site, call: Call) -> Outcome:
+        """A post that is made public again needs its own address to be free: its slug is not a lock."""
+        slug = call.operation.payload.get("restored_slug")
+        taken = await _taken(site, call, slug) if slug is not None else None
+        return taken or await super().perform(site, call)
+
+    def done(self, post: Post, call: Call) -> bool:
+        """By the marker; a restoration also where the post is as it was, whoever brought it back."""
+        slug = call.operation.payload.get("restored_slug")
+        if slug is None:
+            return super().done(post, call)
+        is_whole = exact_sha256(post.text) == call.operation.payload["content_sha256"]
+        return post.status == "publish" and post.slug == slug and is_whole
+
     def refusal(self, post: Post, call: Call) -> Outcome | None:
-        """Only the approved content, only a post that is not public yet, and only for now."""
+        """Only the approved content, only a post that is not public yet, and only for now.
+
+        Out of the trash only where that is what the command is about.
+        """
         if exact_sha256(post.text) != call.operation.payload["content_sha256"]:
             return rejected(_B, "version_conflict", f"post {post.id} does not have the approved content")
         if post.status in ("publish", "future"):
             return rejected(_B, "already_published", f"post {post.id} is {post.status}, by somebody else's action")
         if post.is_dated_ahead:
             return rejected(_B, "scheduled", f"post {post.id} is dated {post.date_gmt}: it would be scheduled")
-        return super().refusal(post, call)
+        return None if "restored_slug" in call.operation.payload else super().refusal(post, call)
 
     def resembles(self, post: Post, call: Call) -> bool:
         """Public, but not by this operation as far as anyone can see."""
@@ -536,6 +582,64 @@ class PublishPost(_OnPost):
         """The receipt."""
         more = {"published_at": post.date_gmt, "post_version": post.modified_gmt}
         return _result(post, post.text, **more)
+
+
+async def _taken(site: Site, call: Call, slug: str) -> Outcome | None:
+    """The refusal where another post holds the address that this one had. Raises ReadFailed."""
+    others = [
+        post for post in await site.posts(slug=slug, status="any") if post.id != call.operation.payload["post_id"]
+    ]
+    if not others:
+        return None
+    return rejected(_B, "foreign_object", f"post {others[0].id} holds the slug {slug!r} by now")
+
+
+class RestoreDraft(_OnPost):
+    """`wordpress.restore_draft`: a draft out of the trash, under its own slug. Its evidence is the state itself."""
+
+    wanted_status = "draft"
+    declaration = CommandDeclaration(
+        type="wordpress.restore_draft",
+        system=SYSTEM,
+        title="Take a draft out of the trash",
+        description="Makes a trashed post a draft again, with its id, its slug and everything on it.",
+        permission="content:draft",
+        effect_class=EffectClass.RETRYABLE,
+        payload_schema=_payload(
+            ("post_id", "slug"), post_id=_POST_ID, slug=_SLUG_AS_IT_IS, expected_modified_gmt=_MODIFIED
+        ),
+        receipt_schema=_RECEIPT,
+        findability=Findability.BUSINESS_KEY,
+        **_TIMES,
+        find_ladder=(Findability.BUSINESS_KEY,),
+        success_condition="the post is read back as a draft under its own slug",
+        establishes=(_status("draft", _DRAFT_AGAIN),),
+        forward_recovery="retry",
+        risk=RiskLevel.LOW,
+        blast_radius=5,
+    )
+
+    async def perform(self, site: Site, call: Call) -> Outcome:
+        """A slug is not a lock: it has to be free."""
+        return await _taken(site, call, call.operation.payload["slug"]) or await super().perform(site, call)
+
+    def done(self, post: Post, call: Call) -> bool:
+        """A draft under its slug is done, whoever did it."""
+        return post.status == "draft" and post.slug == call.operation.payload["slug"]
+
+    def refusal(self, post: Post, call: Call) -> Outcome | None:
+        """Only out of the trash: what is published by now stays published."""
+        if post.status == "trash":
+            return None
+        return rejected(_B, "version_conflict", f"post {post.id} is {post.status} by now, not in the trash")
+
+    async def send(self, site: Site, post: Post, call: Call) -> Answer:
+        """The site gives a post that leaves the trash its own slug back."""
+        return await site.change("POST", f"/posts/{post.id}", {"status": "draft"}, call)
+
+    def result(self, post: Post, call: Call) -> dict[str, Any]:
+        """The receipt."""
+        return {"post_id": post.id, "resource": post.resource, "status": post.status, "slug": post.slug}
 
 
 class WithdrawPost(_OnPost):
@@ -615,7 +719,7 @@ class TrashPost(_OnPost):
 
 
 COMMANDS: Final[Sequence[Command]] = (
-    CreateDraft(), UpdatePost(), PublishPost(), WithdrawPost(), TrashPost(), InspectPost(),
+    CreateDraft(), UpdatePost(), PublishPost(), RestoreDraft(), WithdrawPost(), TrashPost(), InspectPost(),
 )  # fmt: skip
 _BY_TYPE: Final = {command.declaration.type: command for command in COMMANDS}
 
@@ -649,6 +753,10 @@ class WordPressTarget(Site):
             found.get((item.params.get("post_id"), item.element)) or doubtful(item.element, "element_unknown")  # type: ignore[arg-type]
             for item in elements
         ]
+
+    async def survey(self, cursor: str | None, params: MappingOf[str, Any]) -> Page:
+        """Posts with markers. Raises ReadFailed."""
+        return await survey_posts(self, cursor)
 
 
 class WordPressAdapter:

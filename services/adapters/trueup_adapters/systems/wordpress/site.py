@@ -19,6 +19,7 @@ from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import ErrorClass, ProbeVerdict
+from trueup_common.contracts.survey import Mark, Page
 from trueup_common.runtime.clock import real_now
 
 API: Final = "/wp-json/wp/v2"
@@ -198,6 +199,26 @@ class Site(HttpTarget):
     def observe(self, post: Post) -> tuple[Observation, ...]:
         """What one authoritative read of a post says about its elements."""
         return tuple(_observation(element, value_of(post, element), post) for element in VALUES)
+
+
+async def survey_posts(site: Site, cursor: str | None) -> Page:
+    """The posts that carry markers, oldest first; an empty page only where access is proved. Raises ReadFailed.
+
+    By offset, because the site refuses a page beyond the last one. What moves meanwhile is seen by the next survey.
+    """
+    offset = int(cursor) if cursor is not None and cursor.isdigit() else 0
+    filters = {"search": "trueup:cmd", "status": "any", "orderby": "id", "order": "asc", "offset": str(offset)}
+    posts = await site.posts(reader=True, **filters)
+    if not posts:
+        denied = await site.prove_access()
+        if denied:
+            raise ReadFailed(rejected(ErrorClass.TRANSIENT, denied))
+    marks = [
+        Mark(operation_id=operation, external_resource_id=str(post.id), resource=post.resource)
+        for post in posts
+        for operation in post.operations
+    ]
+    return Page(marks=tuple(marks), next_cursor=str(offset + LISTED_MAX) if len(posts) == LISTED_MAX else None)
 
 
 def value_of(post: Post, element: str) -> Any:

@@ -1,0 +1,355 @@
+"""What people and repairs may do with what is stuck: one table, asked by the gateway and again by whoever performs it.
+
+A row names the actions that a state admits, a guard takes one away where a fact forbids it. What is in neither is not
+possible. Nothing here sends anything: an action is a command with a decision of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.shape import record
+from trueup_common.contracts.states import INSTANCE_TERMINAL, ExceptionKind, InstanceStatus, OperationState
+from trueup_common.contracts.workflow import Direction, StepKind, StepPhase, StepState
+
+
+class OperatorAction(StrEnum):
+    """The closed list of what an operator or a repair may ask for. There is no "run any tool"."""
+
+    RETRY = "RETRY"
+    RECONCILE = "RECONCILE"
+    REDRIVE = "REDRIVE"
+    REPAIR = "REPAIR"
+    COMPENSATE = "COMPENSATE"
+    PAUSE = "PAUSE"
+    RESUME = "RESUME"
+    CANCEL = "CANCEL"
+    MARK_RESOLVED = "MARK_RESOLVED"
+    ESCALATE = "ESCALATE"
+    ASSIGN = "ASSIGN"
+    SETTLE = "SETTLE"
+    TAKE_OVER = "TAKE_OVER"
+    HAND_BACK = "HAND_BACK"
+
+
+class TargetKind(StrEnum):
+    """What an action may be about."""
+
+    COMMAND = "command"
+    WORKFLOW = "workflow"
+    EXCEPTION = "exception"
+    DEAD_LETTER = "dead_letter"
+    REPAIR = "repair"
+
+
+class CommandState(StrEnum):
+    """Where an operator command stands."""
+
+    ACCEPTED = "ACCEPTED"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    """Whoever performs it has taken it up; its end is still to come."""
+    DONE = "DONE"
+    REFUSED = "REFUSED"
+
+
+class Settled(StrEnum):
+    """How a person settles what nobody else can know."""
+
+    EXISTS = "EXISTS"
+    ABSENT = "ABSENT"
+    CLOSE = "CLOSE"
+
+
+A = OperatorAction
+S = OperationState
+Actions = tuple[OperatorAction, ...]
+
+IN_HAND: Final = "running"
+"""`operator_status` of an operation on which an operator command is at work."""
+ENDED: Final = "done"
+SETTLED_ABSENT: Final = "settled_absent"
+"""`resolution_type` where a person found that nothing is there: sending it again needs a new approval."""
+
+SENDS: Final = frozenset({A.RETRY, A.REDRIVE, A.COMPENSATE})
+"""Actions after which an operation may be sent again."""
+
+REPAIRS: Final = frozenset({A.RETRY, A.RECONCILE, A.REDRIVE, A.REPAIR, A.COMPENSATE, A.SETTLE, A.MARK_RESOLVED})
+"""Actions of which one at a time may be at work on the same thing."""
+
+RENEWS: Final = frozenset({A.RETRY, A.REDRIVE, A.HAND_BACK, A.RESUME})
+"""Actions that give new time: their decision renews a mandate that ran out."""
+
+_PERSONS: Final = frozenset({S.FAILED, S.CONFLICT, S.DEAD_LETTERED, S.NEEDS_REVIEW})
+_MOVING: Final = (A.CANCEL,)
+_AGAIN: Final = (A.RETRY, A.RECONCILE, A.REDRIVE, A.COMPENSATE, A.MARK_RESOLVED, A.SETTLE)
+
+OPERATION: Final[Mapping[OperationState, Actions]] = MappingProxyType(
+    {
+        S.RECEIVED: _MOVING,
+        S.VALIDATING: _MOVING,
+        S.AUTHORIZED: _MOVING,
+        S.QUEUED: _MOVING,
+        S.DISPATCHING: _MOVING,
+        S.RUNNING: _MOVING,
+        S.RETRY_PENDING: (A.RETRY, A.CANCEL),
+        S.OUTCOME_UNKNOWN: _MOVING,
+        S.ORPHAN_SUSPECTED: _MOVING,
+        S.RECONCILING: _MOVING,
+        S.FAILED: _AGAIN,
+        S.DEAD_LETTERED: _AGAIN,
+        S.NEEDS_REVIEW: (A.RECONCILE, A.REDRIVE, A.COMPENSATE, A.MARK_RESOLVED, A.SETTLE),
+        S.CONFLICT: (A.COMPENSATE, A.MARK_RESOLVED, A.SETTLE),
+        S.SUCCESS: (A.MARK_RESOLVED, A.SETTLE),
+        S.CANCELLED: (A.MARK_RESOLVED, A.SETTLE),
+        S.RESOLVED: (),
+    }
+)
+"""What the state of an operation admits."""
+
+CASE: Final[Mapping[InstanceStatus, Actions]] = MappingProxyType(
+    {
+        InstanceStatus.RUNNING: (A.PAUSE, A.CANCEL, A.TAKE_OVER),
+        InstanceStatus.WAITING: (A.PAUSE, A.CANCEL, A.TAKE_OVER),
+        InstanceStatus.PAUSED: (A.RESUME, A.CANCEL, A.TAKE_OVER),
+        InstanceStatus.CANCEL_PENDING: (),
+        InstanceStatus.COMPENSATING: (),
+        InstanceStatus.HUMAN_TAKEOVER: (A.COMPENSATE, A.RESUME, A.CANCEL, A.MARK_RESOLVED, A.HAND_BACK),
+        InstanceStatus.VERIFYING: (),
+        **dict.fromkeys(INSTANCE_TERMINAL, ()),
+        InstanceStatus.SAFE_STOPPED: (A.MARK_RESOLVED,),
+    }
+)
+"""What the status of a workflow admits. Of a single command's case its operation decides."""
+
+_DUTY: Final = (A.ESCALATE, A.ASSIGN)
+EXCEPTION: Final[Mapping[ExceptionKind, Actions]] = MappingProxyType(
+    {
+        **dict.fromkeys(ExceptionKind, (A.REPAIR, *_DUTY)),
+        ExceptionKind.STATE_DRIFT: (A.RECONCILE, A.REPAIR, *_DUTY),
+        ExceptionKind.QUARANTINED_MESSAGE: (A.MARK_RESOLVED, *_DUTY),
+        ExceptionKind.QUARANTINED_CALLBACK: (A.MARK_RESOLVED, *_DUTY),
+    }
+)
+"""What an open exception admits by itself; to it comes what its operation, or its case as a whole, admits."""
+
+APART: Final = frozenset(
+    {ExceptionKind.STATE_DRIFT, ExceptionKind.QUARANTINED_MESSAGE, ExceptionKind.QUARANTINED_CALLBACK}
+)
+"""Exceptions that are not the trouble of an operation or a case: nothing of theirs helps."""
+
+
+@record
+class CaseFacts:
+    """What the table must know of a case. `revoked`: the authority behind it was taken back."""
+
+    single: bool
+    status: InstanceStatus
+    direction: Direction
+    pivot: str
+    revoked: bool = False
+
+
+@record
+class OperationFacts:
+    """What the table must know of an operation.
+
+    `touched`: an attempt was sent, or may have been. `alert`: a person must look although the state alone does not say
+    so. `undoes`: it is the compensation of another one.
+    """
+
+    state: OperationState
+    touched: bool
+    findable: bool = True
+    alert: bool = False
+    undoes: bool = False
+    settled_absent: bool = False
+
+
+@record
+class ExceptionFacts:
+    """What the table must know of an exception."""
+
+    kind: ExceptionKind
+    is_open: bool
+
+
+@record
+class Facts:
+    """Everything about one target."""
+
+    case: CaseFacts | None = None
+    operation: OperationFacts | None = None
+    exception: ExceptionFacts | None = None
+
+
+def maybe_sent(row: JournalRow) -> bool:
+    """True where an attempt was sent, or nobody can say that it was not."""
+    return any(item.get("sent") or item["state"] not in ("NOT_SENT", "ABSENT", "REJECTED") for item in row.attempts)
+
+
+def operation_facts(row: JournalRow, *, findable: bool = True, alert: bool = False) -> OperationFacts:
+    """The facts of a journal row."""
+    return OperationFacts(
+        state=row.state,
+        touched=maybe_sent(row),
+        findable=findable,
+        alert=alert,
+        undoes=row.compensates is not None,
+        settled_absent=row.resolution_type == SETTLED_ABSENT,
+    )
+
+
+def case_facts(instance: InstanceRow, *, revoked: bool = False) -> CaseFacts:
+    """The facts of a case."""
+    return CaseFacts(
+        single=instance.definition == "command",
+        status=instance.status,
+        direction=Direction(instance.direction),
+        pivot=instance.pivot,
+        revoked=revoked,
+    )
+
+
+def _goes_its_way(case: CaseFacts, operation: OperationFacts) -> bool:
+    """True where the case still goes the way that the operation belongs to, or stands in a person's hands before it."""
+    if case.status in INSTANCE_TERMINAL:
+        return False
+    if operation.undoes:
+        return case.pivot != "passed" and case.direction in (Direction.BACKWARD, Direction.PERSON)
+    return case.single or case.direction in (Direction.FORWARD, Direction.PERSON)
+
+
+def _may_send(case: CaseFacts, operation: OperationFacts) -> bool:
+    permitted = operation.undoes or not case.revoked  # undoing is its own permission and outlives a revocation
+    return permitted and not operation.settled_absent and _goes_its_way(case, operation)
+
+
+def _may_settle(case: CaseFacts, operation: OperationFacts) -> bool:
+    if operation.state in (S.SUCCESS, S.CANCELLED):
+        return operation.alert
+    return case.status not in INSTANCE_TERMINAL or case.status is InstanceStatus.SAFE_STOPPED or operation.alert
+
+
+Guard = Callable[[CaseFacts, OperationFacts], bool]
+
+OPERATION_GUARDS: Final[Mapping[OperatorAction, Guard]] = MappingProxyType(
+    {
+        A.RETRY: lambda case, row: _may_send(case, row) and (row.state is S.RETRY_PENDING or not row.touched),
+        A.REDRIVE: lambda case, row: _may_send(case, row) and (row.findable or not row.touched),
+        A.COMPENSATE: lambda case, row: row.undoes and _may_send(case, row) and (row.findable or not row.touched),
+        A.RECONCILE: lambda case, row: row.touched and row.findable and _goes_its_way(case, row),
+        A.CANCEL: lambda case, row: case.single and case.status is not InstanceStatus.CANCEL_PENDING,
+        A.SETTLE: _may_settle,
+        A.MARK_RESOLVED: _may_settle,
+    }
+)
+"""Where an action that the state admits is possible after all."""
+
+_OURS: Final = (Direction.FORWARD, Direction.PERSON)
+
+CASE_GUARDS: Final[Mapping[OperatorAction, Callable[[CaseFacts], bool]]] = MappingProxyType(
+    {
+        A.COMPENSATE: lambda case: case.pivot == "no" and case.direction in _OURS,
+        A.RESUME: lambda case: case.status is InstanceStatus.PAUSED or (not case.revoked and case.direction in _OURS),
+        A.CANCEL: lambda case: (
+            case.direction is Direction.FORWARD or (case.pivot == "no" and case.direction is Direction.PERSON)
+        ),
+        A.HAND_BACK: lambda case: not case.revoked and case.direction is Direction.PERSON,
+        A.MARK_RESOLVED: lambda case: case.pivot != "unknown",
+    }
+)
+
+
+def _of_operation(case: CaseFacts, operation: OperationFacts) -> set[OperatorAction]:
+    return {
+        action
+        for action in OPERATION[operation.state]
+        if action not in OPERATION_GUARDS or OPERATION_GUARDS[action](case, operation)
+    }
+
+
+def _of_case(case: CaseFacts) -> set[OperatorAction]:
+    return {action for action in CASE[case.status] if action not in CASE_GUARDS or CASE_GUARDS[action](case)}
+
+
+def _of_exception(exception: ExceptionFacts, facts: Facts) -> set[OperatorAction]:
+    if not exception.is_open:
+        return set()
+    found = set(EXCEPTION[exception.kind])
+    if exception.kind in APART:
+        return found
+    if facts.case is None and facts.operation is None:
+        return {A.MARK_RESOLVED, *_DUTY}  # about no case: who looked into it ends it
+    if facts.case is not None and facts.operation is not None:
+        found |= _of_operation(facts.case, facts.operation)
+    elif facts.case is not None and not facts.case.single:
+        found |= _of_case(facts.case)
+    if not found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE}:
+        found.discard(A.REPAIR)
+    return found
+
+
+def allowed(kind: TargetKind, facts: Facts) -> Actions:
+    """The actions that are possible on a target right now, in the order of their list."""
+    case, operation = facts.case, facts.operation
+    match kind:
+        case TargetKind.EXCEPTION | TargetKind.DEAD_LETTER:
+            found = _of_exception(facts.exception, facts) if facts.exception is not None else set()
+        case TargetKind.COMMAND:
+            found = _of_operation(case, operation) if case is not None and operation is not None else set()
+        case TargetKind.WORKFLOW:
+            if case is None:
+                found = set()
+            elif case.single:
+                found = _of_operation(case, operation) if operation is not None else set()
+            else:
+                found = _of_case(case)
+        case TargetKind.REPAIR:
+            ours = _of_exception(facts.exception, facts) if facts.exception is not None else set()
+            found = ours & {A.REPAIR, *_DUTY}
+    return tuple(action for action in OperatorAction if action in found)
+
+
+ORCHESTRATOR: Final = "orchestrator"
+PLANNER: Final = "repair-planner"
+RECONCILER: Final = "reconciler"
+
+
+def performer(action: OperatorAction, exception: ExceptionKind | None, *, alone: bool = False) -> str:
+    """The service that performs an action and tells how it ended: exactly one. `alone`: there is no case behind it."""
+    if action in _DUTY or (alone and exception is not None):
+        return PLANNER
+    if exception is ExceptionKind.STATE_DRIFT:
+        return PLANNER if action is A.REPAIR else RECONCILER
+    return PLANNER if exception in APART else ORCHESTRATOR
+
+
+_BEGINS_ANEW: Final = frozenset({None, S.FAILED, S.CONFLICT, S.CANCELLED})
+_DOUBTED: Final = frozenset({S.DEAD_LETTERED, S.NEEDS_REVIEW})
+
+
+def resumption(
+    steps: Sequence[StepState], states: Mapping[str, OperationState], from_step: str
+) -> tuple[list[str], list[str]] | None:
+    """(steps that run again, steps that are kept) when a case goes on from a step; None where it has no such step.
+
+    From there on everything runs again but effects that stand or are on their way, and what was waited for or asked
+    before them. One that may have happened is looked at and sent again only where nothing before it runs again; else it
+    stays with its exception.
+    """
+    order = [step.id for step in steps]
+    if from_step not in order:
+        return None
+    first = order.index(from_step)
+    again: list[str] = []
+    came_to = [states.get(step.command_id or "") if step.kind is StepKind.COMMAND else None for step in steps]
+    relied_on = max((at for at, state in enumerate(came_to) if state not in _BEGINS_ANEW), default=-1)
+    for at, step in enumerate(steps[first:], first):
+        state = came_to[at]
+        if step.phase is StepPhase.DONE and at < relied_on and step.kind is not StepKind.COMMAND:
+            continue
+        if state in _BEGINS_ANEW or (state in _DOUBTED and not again):
+            again.append(step.id)
+    return again, [step_id for step_id in order if step_id not in again]

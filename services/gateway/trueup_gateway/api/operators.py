@@ -1,0 +1,502 @@
+"""Operators' acts: each asked once, under a decision of its own, refused with what is possible, followed to its end.
+
+An act never does anything here: it goes out as a command, and the service that performs it decides again.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueup_common.contracts.envelope import Outgoing
+from trueup_common.contracts.events import OperatorCommand
+from trueup_common.contracts.ids import new_id
+from trueup_common.contracts.operators import CommandState, OperatorAction, TargetKind, allowed, performer, resumption
+from trueup_common.contracts.states import ExceptionKind
+from trueup_common.contracts.workflow import StepState
+from trueup_gateway.api.acts import Asked, Ruled, authorize, send_soon, telling
+from trueup_gateway.api.calls import once
+from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.http import (
+    Body,
+    Item,
+    OpenBody,
+    answer,
+    caller_of,
+    fit,
+    found,
+    idempotency_key,
+    listing,
+    not_found,
+    object_id,
+    page_of,
+    query,
+    read_model,
+    reader_of,
+)
+from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
+from trueup_gateway.core import operators as rules
+from trueup_gateway.core import roles
+from trueup_gateway.core.artifact import check_evidence, named_in
+from trueup_gateway.core.operator_params import PARAMS, AssignParams, Params, ResolvedParams, ResumeParams, SettleParams
+from trueup_gateway.core.operators import Target
+from trueup_gateway.core.person_records import OperatorCommandRow
+from trueup_gateway.core.refusal import Refused, invalid
+from trueup_gateway.store import GatewayTransaction, Reader
+from trueup_gateway.tokens import Caller
+
+A = OperatorAction
+Reason = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class CancelRequest(Body):
+    """Why the case shall end."""
+
+    reason: Reason
+
+
+class TargetWanted(Body):
+    """On what."""
+
+    kind: Literal["command", "workflow", "exception", "dead_letter", "repair"]
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class OperatorCommandRequest(Body):
+    """What shall be done, on what, and why. `params` are those of the action."""
+
+    action: OperatorAction
+    target: TargetWanted
+    reason: Reason
+    evidence: list[Any] = Field(default=[], max_length=100)
+    params: dict[str, Any] = Field(default={}, max_length=20)
+
+
+class OperatorCommandAnswer(OpenBody):
+    """An act, and where it stands."""
+
+    operator_command_id: str
+    decision_id: str
+    state: str = Field(
+        description="`ACCEPTED`; `ACKNOWLEDGED` by whoever performs it; `DONE`: what it set in motion has ended, see "
+        "`result`; `REFUSED`: it did not fit the state any more, see `detail` and `allowed_actions`"
+    )
+    action: str
+    target: TargetWanted
+    actor: str
+    reason: str
+    created_at: str
+
+
+class OperatorCommandList(Body):
+    """A page of acts."""
+
+    items: list[OperatorCommandAnswer]
+    next_cursor: str | None
+
+
+def _body(row: OperatorCommandRow, state: str | None = None) -> dict[str, Any]:
+    hidden = {"tenant", "target_kind", "target_id", "holds_command", "holds_exception"}
+    kept = row.model_dump(mode="json", exclude=hidden)
+    links = {"self": f"/v1/operator-commands/{row.operator_command_id}"}
+    if row.workflow_id is not None:
+        links["workflow"] = f"/v1/workflows/{row.workflow_id}"
+    return {
+        **kept,
+        "state": state or row.state,
+        "target": {"kind": row.target_kind, "id": row.target_id},
+        "links": links,
+    }
+
+
+async def cancel(request: Request) -> Response:
+    """Ask for the end of a case: what is not sent is not sent any more, what is under way is settled first, and what
+    was done before the pivot is undone. An agent may cancel its own case, an operator any of the tenant."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    workflow_id = object_id(request, "workflow_id", "wf")
+    key = idempotency_key(request)
+    wanted = await read_model(request, gateway, CancelRequest)
+    asked = OperatorCommandRequest(
+        action=A.CANCEL, target=TargetWanted(kind="workflow", id=workflow_id), reason=wanted.reason
+    )
+    return await _ask(gateway, caller, request, key, asked)
+
+
+async def create(request: Request) -> Response:
+    """Act as an operator on a command, a case, an exception or a repair. What is not possible in its state is refused
+    with what is. A redrive looks first and sends again only what is not there, under a fresh grant; nobody replays."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    key = idempotency_key(request)
+    wanted = await read_model(request, gateway, OperatorCommandRequest)
+    if wanted.action is A.RESUME and wanted.params.get("dry_run") is True:
+        return await _preview(gateway, caller, request, wanted)
+    return await _ask(gateway, caller, request, key, wanted)
+
+
+async def _ask(
+    gateway: Gateway, caller: Caller, request: Request, key: str, wanted: OperatorCommandRequest
+) -> Response:
+    outgoing: list[Outgoing] = []
+    trace = request.scope.get("trueup.traceparent")
+
+    async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
+        row, asked = await admit(gateway, tx, caller, request, wanted)
+        moment = await tx.moment()
+        outgoing.append(telling(asked, "operator", row.tenant, asked.operator_command_id, moment, trace))
+        await tx.post(outgoing)
+        return 202, _body(row)
+
+    named = wanted.model_dump(mode="json")
+    response = await once(gateway, caller, key, {"call": "operator-command", **named}, act)
+    if outgoing:
+        send_soon(gateway, outgoing)
+    return response
+
+
+async def admit(
+    gateway: Ruled,
+    tx: GatewayTransaction,
+    caller: Caller,
+    request: Asked,
+    wanted: OperatorCommandRequest,
+    *,
+    name: str | None = None,
+    batch_id: str | None = None,
+) -> tuple[OperatorCommandRow, OperatorCommand]:
+    """The kept act and the command that carries it out. Raises Refused where it is not permitted or not possible."""
+    action, now = wanted.action, (await tx.moment()).business
+    target = await target_of(tx, caller, wanted.target)
+    act = rules.act_of(action, target, caller.subject, caller.tenant, caller.roles, wanted.target.kind)
+    rules.check_entitled(act)
+    admitted = await authorize(gateway, tx, caller, act, request, now)
+    declaration = gateway.catalog.declaration(target.row.declaration_sha256) if target.row is not None else None
+    available = allowed(TargetKind(target.kind), rules.facts_of(target, declaration))
+    _check_possible(action, target, available)
+    params = params_of(action, wanted.params)
+    await _check_grounds(gateway, tx, target, wanted, params, now)
+    repairer = not roles.may(caller.roles, roles.OPERATE)
+    command, exception = rules.holds(action, target, repairer=repairer)
+    if command is not None or exception is not None:
+        working = await tx.at_work(caller.tenant, command, exception)
+        if working is not None:
+            raise rules.already_at_work(working.operator_command_id, working.action)
+    row = OperatorCommandRow(
+        operator_command_id=name or new_id("opc"),
+        tenant=target.tenant,
+        action=action.value,
+        target_kind=wanted.target.kind,
+        target_id=wanted.target.id,
+        workflow_id=target.case.workflow_id if target.case is not None else None,
+        command_id=target.row.command_id if target.row is not None else None,
+        exception_id=target.exception.exception_id if target.exception is not None else None,
+        performer=performer(action, target.exception_kind, alone=target.case is None and target.row is None),
+        holds_command=command,
+        holds_exception=exception,
+        batch_id=batch_id,
+        actor=caller.subject,
+        reason=wanted.reason,
+        evidence=wanted.evidence,
+        params=wanted.params,
+        decision_id=admitted.decision_id,
+        status_before=target.state,
+        created_at=admitted.created_at,
+    )
+    await tx.save_authorization(admitted)
+    if not await tx.save_operator_command(row):
+        raise Refused("idempotency-in-flight", "The same is being asked for right now.", retry_after_seconds=1)
+    return row, await _command(tx, row, target, params, now)
+
+
+def _check_possible(action: OperatorAction, target: Target, available: tuple[OperatorAction, ...]) -> None:
+    if action not in available:
+        extra: dict[str, Any] = {"allowed_actions": list(available), "target_state": target.state}
+        if target.case is not None:
+            extra["workflow_status"] = target.case.status
+        raise Refused("action-not-available", f"It is {target.state}.", extra=extra)
+
+
+def params_of(action: OperatorAction, params: dict[str, Any]) -> Params:
+    """An action's parameters. Raises Refused."""
+    try:
+        return fit(PARAMS[action], params)
+    except Refused as refused:
+        raise invalid([(f"/params{pointer}", detail) for pointer, detail in refused.errors]) from None
+
+
+async def target_of(tx: GatewayTransaction, caller: Caller, wanted: TargetWanted) -> Target:
+    """What an act is about, as the caller may see it. Raises Refused."""
+    whole = roles.may(caller.roles, roles.OPERATE) or roles.may(caller.roles, roles.REPAIR)
+    reader = Reader(caller.tenant) if whole else reader_of(caller)
+    exception = row = None
+    workflow_id: str | None = None
+    command_id: str | None = None
+    match wanted.kind:
+        case "exception" | "dead_letter":
+            exception = found(await tx.exception_of(caller.tenant, wanted.id))
+            if wanted.kind == "dead_letter" and exception.kind != ExceptionKind.DEAD_LETTER:
+                raise not_found()
+            workflow_id, command_id = exception.workflow_id, exception.command_id
+        case "command":
+            command_id = wanted.id
+        case "workflow":
+            workflow_id = wanted.id
+        case "repair":
+            repair = found(await tx.repair_of(caller.tenant, wanted.id))
+            exception = found(await tx.exception_of(caller.tenant, repair.exception_id))
+            workflow_id, command_id = exception.workflow_id, exception.command_id
+    if command_id is not None:
+        view = await tx.command_of(caller.tenant, command_id)
+        row = view.row if view is not None else None
+        if exception is None:
+            row = found(row)
+        workflow_id = row.workflow_id if row is not None else workflow_id
+    case = await tx.case_of(reader, workflow_id) if workflow_id is not None else None
+    if (exception is None and case is None) or (case is None and reader.subject is not None):
+        raise not_found()
+    if case is not None and row is None and exception is None and case.definition == "command":
+        row = next((view.row for view in await tx.commands_of(case.workflow_id)), None)
+    revoked = row is not None and await tx.authority_revoked(row.mandate_id)
+    if row is None and case is not None:
+        revoked = await tx.authority_revoked(rules.mandate_of(case.workflow_id))
+    return Target(wanted.kind, wanted.id, caller.tenant, case, row, exception, revoked)
+
+
+async def _check_grounds(  # noqa: PLR0917 - what one act rests on
+    gateway: Ruled,
+    tx: GatewayTransaction,
+    target: Target,
+    wanted: OperatorCommandRequest,
+    params: Params,
+    now: datetime,
+) -> None:
+    """What the action needs beside its parameters. Raises Refused."""
+    told = [
+        (str(item.get("ref")) if item.get("ref") else None, item.get("sha256"))
+        for item in wanted.evidence
+        if isinstance(item, dict)
+    ]
+    names = named_in(told)
+    check_evidence(told, await tx.hold_artifacts([target.tenant] * len(names), names) if names else [])
+    if isinstance(params, SettleParams) and target.row is not None:
+        rules.check_settlement(params, wanted.evidence, target.row)
+        _check_receipt(gateway, target, params)
+    if isinstance(params, ResolvedParams):
+        seen, rows = None, [] if target.row is None else [target.row]
+        if params.observation is not None:
+            named = params.observation
+            seen = await tx.newest_element(target.tenant, named.system, named.resource, named.element)
+        if target.row is None and target.case is not None:
+            rows = [view.row for view in await tx.commands_of(target.case.workflow_id)]
+        rules.check_resolved(params, target, rows, seen, now)
+    if isinstance(params, AssignParams):
+        rules.check_duty(params, now)
+    if isinstance(params, ResumeParams) and target.case is not None:
+        _check_resumption(params, target)
+
+
+def _check_receipt(gateway: Ruled, target: Target, params: SettleParams) -> None:
+    assert target.row is not None
+    declaration = gateway.catalog.declaration(target.row.declaration_sha256)
+    if params.receipt is None or declaration is None or not declaration.receipt_schema:
+        return
+    name = f"{declaration.sha256}:receipt"
+    wrong = gateway.payloads.errors_of(name, declaration.receipt_schema, params.receipt, "receipt")
+    if wrong:
+        raise invalid([(f"/params{pointer}", detail) for pointer, detail in wrong])
+
+
+def _check_resumption(params: ResumeParams, target: Target) -> None:
+    assert target.case is not None
+    paused = target.case.status == "PAUSED"
+    if params.version not in (None, target.case.instance.version):
+        raise invalid([("/params/version", f"the case runs by version {target.case.instance.version}")])
+    if paused and params.from_step is not None:
+        raise invalid([("/params/from_step", "a paused case goes on where it stands")])
+    if paused:
+        return
+    if params.from_step is None:
+        raise invalid([("/params/from_step", "names the step that the case goes on from")])
+    if params.from_step not in {item["id"] for item in target.case.instance.steps}:
+        raise invalid([("/params/from_step", "the document has no such step")])
+
+
+async def _command(
+    tx: GatewayTransaction, row: OperatorCommandRow, target: Target, params: Params, now: datetime
+) -> OperatorCommand:
+    """The command that goes out; where it gives new time, the mandate behind it lives on as long."""
+    action, until, renewed = OperatorAction(row.action), None, None
+    if rules.renews(action):
+        until = rules.new_deadline(target, params, now)
+        mandate = target.row.mandate_id if target.row is not None else None
+        if mandate is None and target.case is not None:
+            mandate = rules.mandate_of(target.case.workflow_id)
+        if until is not None and mandate is not None:
+            renewed = until if await tx.renew_mandate(mandate, until, row.operator_command_id) else None
+    envelope = target.exception.envelope if target.exception is not None else {}
+    element = None
+    if target.exception_kind is ExceptionKind.STATE_DRIFT:
+        names = {"system": "target_system", "resource": "resource", "element": "element"}
+        element = {name: str(envelope.get(source) or envelope.get(name) or "") for name, source in names.items()}
+    return OperatorCommand(
+        operator_command_id=row.operator_command_id,
+        tenant=row.tenant,
+        action=row.action,
+        performer=row.performer,
+        target_kind=row.target_kind,
+        target_id=row.target_id,
+        workflow_id=row.workflow_id,
+        command_id=row.command_id,
+        exception_id=row.exception_id,
+        exception_kind=target.exception.kind if target.exception is not None else None,
+        repair_id=row.target_id if row.target_kind == TargetKind.REPAIR else row.params.get("repair_id"),
+        element=element,
+        actor=row.actor,
+        reason=row.reason,
+        evidence=row.evidence,
+        params=params.model_dump(mode="json", exclude_none=True),
+        decision_id=row.decision_id,
+        deadline_at=until,
+        mandate_expires_at=renewed,
+        at=now,
+    )
+
+
+async def _preview(gateway: Gateway, caller: Caller, request: Request, wanted: OperatorCommandRequest) -> Response:
+    """Which steps would run again, and which are kept; nothing is changed and nothing is asked."""
+    async with gateway.store.transaction() as tx:
+        target = await target_of(tx, caller, wanted.target)
+        act = rules.act_of(wanted.action, target, caller.subject, caller.tenant, caller.roles, wanted.target.kind)
+        rules.check_entitled(act)
+        await authorize(gateway, tx, caller, act, request, (await tx.moment()).business)
+        declaration = gateway.catalog.declaration(target.row.declaration_sha256) if target.row is not None else None
+        _check_possible(wanted.action, target, allowed(TargetKind(target.kind), rules.facts_of(target, declaration)))
+        params = params_of(wanted.action, wanted.params)
+        if target.case is None or not isinstance(params, ResumeParams):
+            raise not_found()
+        _check_resumption(params, target)
+        states = {view.command_id: view.row.state for view in await tx.commands_of(target.case.workflow_id)}
+    steps = [StepState.model_validate(item) for item in target.case.instance.steps]
+    again, kept = found_resumption(resumption(steps, states, params.from_step or ""))
+    effects = {step.id: step.command_type for step in steps if step.command_type is not None}
+    return answer(
+        {
+            "dry_run": True,
+            "workflow_id": target.case.workflow_id,
+            "from_step": params.from_step,
+            "again": again,
+            "kept": kept,
+            "effects_again": [{"step": name, "command_type": effects[name]} for name in again if name in effects],
+        }
+    )
+
+
+def found_resumption(value: tuple[list[str], list[str]] | None) -> tuple[list[str], list[str]]:
+    """What a preview found."""
+    return value if value is not None else ([], [])
+
+
+async def read(request: Request) -> Response:
+    """Read an operator's act and where it stands."""
+    gateway = gateway_of(request)
+    caller = caller_of(request, gateway)
+    row = found(await gateway.reads.operator_command(_reader(caller), object_id(request, "operator_command_id", "opc")))
+    return answer(await _shown(gateway, row))
+
+
+async def _shown(gateway: Gateway, row: OperatorCommandRow) -> dict[str, Any]:
+    """An act as it stands; one that the case has taken up but that has not ended is acknowledged."""
+    waits = row.state == CommandState.ACCEPTED and row.workflow_id is not None
+    if waits and await gateway.reads.heard(str(row.workflow_id), row.operator_command_id) is not None:
+        return _body(row, CommandState.ACKNOWLEDGED)
+    return _body(row)
+
+
+def _reader(caller: Caller) -> Reader:
+    """Repairs read their own acts, as agents do."""
+    if roles.may(caller.roles, roles.REPAIR) and not roles.may(caller.roles, roles.READ_TENANT):
+        return Reader(caller.tenant, caller.subject)
+    return reader_of(caller)
+
+
+async def listed(request: Request) -> Response:
+    """List operators' acts, newest first."""
+    gateway = gateway_of(request)
+    reader = _reader(caller_of(request, gateway))
+    page = page_of(request)
+    states = [CommandState.ACCEPTED.value, CommandState.DONE.value, CommandState.REFUSED.value]
+    rows = await gateway.reads.operator_commands(
+        reader, page, target=query(request, "target"), state=query(request, "state", states)
+    )
+    return listing([Item(row.created_at, row.operator_command_id, _body(row)) for row in rows], page)
+
+
+_KEYS: Final = (
+    "idempotency-key-missing",
+    "idempotency-key-invalid",
+    "idempotency-key-reused",
+    "idempotency-in-flight",
+)
+
+ROUTES: Final[list[LeanRoute]] = [
+    route(
+        "POST",
+        "/v1/workflows/{workflow_id}/cancel",
+        cancel,
+        tag="workflows",
+        summary="Ask for the end of a case",
+        answers={202: ("It is asked; the case's status tells how it goes on", OperatorCommandAnswer)},
+        body=CancelRequest,
+        example={"reason": "the article was withdrawn"},
+        parameters=(
+            path_parameter("workflow_id", "The case.", "wf_00000000000000000000000000000000"),
+            key_parameter("cancel-0028"),
+        ),
+        problems=(*READ, *BODY, *_KEYS, "action-not-available"),
+    ),
+    route(
+        "POST",
+        "/v1/operator-commands",
+        create,
+        tag="operators",
+        summary="Act as an operator",
+        answers={202: ("It is asked", OperatorCommandAnswer)},
+        body=OperatorCommandRequest,
+        example={
+            "action": "REDRIVE",
+            "target": {"kind": "exception", "id": "exc_00000000000000000000000000000000"},
+            "reason": "the target is back",
+            "evidence": [],
+            "params": {},
+        },
+        parameters=(key_parameter("redrive-0028"),),
+        problems=(*READ, *BODY, *_KEYS, "action-not-available", "repair-in-flight"),
+    ),
+    route(
+        "GET",
+        "/v1/operator-commands",
+        listed,
+        tag="operators",
+        summary="List operators' acts",
+        answers={200: ("A page of acts", OperatorCommandList)},
+        parameters=(
+            query_parameter("target", "Only those about this command, case or exception."),
+            query_parameter("state", "Only this state.", {"type": "string", "enum": ["ACCEPTED", "DONE", "REFUSED"]}),
+            *PAGE,
+        ),
+        problems=READ,
+    ),
+    route(
+        "GET",
+        "/v1/operator-commands/{operator_command_id}",
+        read,
+        tag="operators",
+        summary="Read an operator's act",
+        answers={200: ("The act and where it stands", OperatorCommandAnswer)},
+        parameters=(path_parameter("operator_command_id", "The act.", "opc_00000000000000000000000000000000"),),
+        problems=READ,
+    ),
+]

@@ -1,0 +1,302 @@
+"""Pages that people read: exceptions first, then the case behind them; each made of answers of the contract."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from starlette.responses import Response
+
+from trueup_gateway.console import acts
+from trueup_gateway.console.timeline import entries_of
+from trueup_gateway.console.view import View, need
+from trueup_gateway.core.ten_questions import replies
+
+LIST_LIMIT: Final = 100
+TIMELINE_MAX: Final = 80
+COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("open_incidents", "incidents", "bad"),
+    ("dead_letters", "exceptions?kind=dead_letter", "bad"),
+    ("repair_queue", "repairs", "care"),
+    ("stale_running", "exceptions?kind=stale_running", "care"),
+    ("compensation_failed", "exceptions?kind=compensation_failed", "bad"),
+    ("state_drift", "exceptions?kind=state_drift", "care"),
+    ("approvals_required", "approvals", "waiting"),
+    ("unknown_outcomes", "exceptions?kind=unknown_outcome", "unknown"),
+    ("quarantined_callbacks", "exceptions?kind=quarantined_callback", "unknown"),
+)
+"""What is counted first, where it leads, and how it looks when it is not zero."""
+FURTHER: Final[tuple[tuple[str, str, str], ...]] = (
+    ("failed", "exceptions?kind=failed", "bad"),
+    ("conflicts", "exceptions?kind=conflict", "care"),
+    ("needs_review", "exceptions?kind=needs_review", "care"),
+    ("quarantined_messages", "exceptions?kind=quarantined_message", "unknown"),
+)
+KINDS: Final = (
+    "dead_letter",
+    "failed",
+    "conflict",
+    "needs_review",
+    "unknown_outcome",
+    "stale_running",
+    "compensation_failed",
+    "state_drift",
+    "quarantined_message",
+    "quarantined_callback",
+)
+STATUSES: Final = (
+    "RUNNING",
+    "WAITING",
+    "PAUSED",
+    "CANCEL_PENDING",
+    "COMPENSATING",
+    "HUMAN_TAKEOVER",
+    "VERIFYING",
+    "CLOSED",
+    "COMPENSATED",
+    "CANCELLED",
+    "SAFE_STOPPED",
+    "RESOLVED",
+)
+
+
+def further_page(view: View, cursor: object) -> str | None:
+    """The address of the next page of a list."""
+    if not cursor:
+        return None
+    query = {name: value for name, value in view.request.query_params.items() if name != "cursor"}
+    return "?" + urlencode({**query, "cursor": str(cursor)})
+
+
+async def exceptions(view: View) -> Response:
+    """What is open: the counters with the oldest age, then the list by deadline."""
+    status = "closed" if view.asked("status") == "closed" else "open"
+    filters = {name: view.asked(name) for name in ("kind", "owner", "cause")}
+    summary, listed = await asyncio.gather(
+        view.contract.get("/v1/exceptions/summary"),
+        view.contract.get(
+            "/v1/exceptions",
+            status=status,
+            order="deadline" if status == "open" else None,
+            limit=LIST_LIMIT,
+            cursor=view.asked("cursor", 400),
+            **filters,
+        ),
+    )
+    need(listed)
+    return view.page(
+        "exceptions.html",
+        summary=summary.object,
+        counters=COUNTERS,
+        further=FURTHER,
+        items=listed.items,
+        next_page=further_page(view, listed.object.get("next_cursor")),
+        status=status,
+        filters=filters,
+        kinds=KINDS,
+    )
+
+
+async def exception(view: View) -> Response:
+    """One exception with everything that a person needs to act."""
+    exception_id = str(view.request.path_params["exception_id"])
+    found = need(await view.contract.get(f"/v1/exceptions/{_part(exception_id)}"))
+    envelope = found.get("envelope") or {}
+    case, row, decision, capability, events = await _around(
+        view,
+        workflow_id=found.get("workflow_id"),
+        command_id=found.get("command_id"),
+        decision_id=envelope.get("decision_id"),
+        capability_id=envelope.get("capability_id"),
+    )
+    over = found.get("status") == "closed" and bool(case) and not case.get("closed_at")
+    lineage, asked, next_ones = await asyncio.gather(
+        _lineage(view, row),
+        _asked(view, exception_id, found.get("command_id"), found.get("workflow_id")),
+        _exceptions_of(view, str(found.get("workflow_id"))) if over else _none(),
+    )
+    return view.page(
+        "exception.html",
+        asked=asked,
+        next_ones=next_ones,
+        item=found,
+        envelope=envelope,
+        case=case,
+        row=row,
+        decision=decision,
+        capability=capability,
+        events=events,
+        lineage=lineage,
+        questions=replies(row, case, case.get("vector") or []) if row else [],
+        vector=_of_command(case.get("vector") or [], row) if row else case.get("vector") or [],
+        offers=acts.offers_for_exception(view, found, case, row),
+        did=await acts.outcome(view),
+    )
+
+
+async def _around(
+    view: View, *, workflow_id: object, command_id: object, decision_id: object, capability_id: object
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """What stands around an exception or a command; what is not there, or not for this person, is empty."""
+    contract = view.contract
+
+    async def read(kind: str, name: object) -> dict[str, Any]:
+        return (await contract.get(f"/v1/{kind}/{_part(name)}")).object if name else {}
+
+    case, row, decision, capability = await asyncio.gather(
+        read("workflows", workflow_id),
+        read("commands", command_id),
+        read("decisions", decision_id),
+        read("capabilities", capability_id),
+    )
+    return case, row, decision, capability, await _history(view, case)
+
+
+async def _history(view: View, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The newest events of a case, told for a timeline."""
+    if not case:
+        return []
+    last = int((case.get("cost") or {}).get("transitions") or 0)
+    path = f"/v1/workflows/{_part(case['workflow_id'])}/history"
+    answered = await view.contract.get(path, after_seq=max(0, last - TIMELINE_MAX), limit=TIMELINE_MAX)
+    return entries_of(answered.items)
+
+
+async def _asked(view: View, *names: object) -> list[dict[str, Any]]:
+    """What people and repairs asked for about these, newest first."""
+    answered = await asyncio.gather(
+        *(view.contract.get("/v1/operator-commands", target=str(name), limit=10) for name in names if name)
+    )
+    found = {item["operator_command_id"]: item for one in answered for item in one.items}
+    return sorted(found.values(), key=lambda item: str(item.get("created_at")), reverse=True)[:10]
+
+
+async def _lineage(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The commands that this one supersedes, oldest last; an edited or repaired command is shown with them."""
+    found: list[dict[str, Any]] = []
+    older = row.get("supersedes")
+    while older and len(found) < 10:
+        before = (await view.contract.get(f"/v1/commands/{_part(older)}")).object
+        if not before or any(item["command_id"] == before["command_id"] for item in found):
+            break
+        found.append(before)
+        older = before.get("supersedes")
+    return found
+
+
+def _of_command(vector: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    own = [item for item in vector if item.get("command_id") == row.get("command_id")]
+    return own or list(vector)
+
+
+async def cases(view: View) -> Response:
+    """Cases, newest first; by default those that are open."""
+    status = view.asked("status")
+    wanted = {"status": status if status in STATUSES else None, "object": view.asked("object")}
+    overdue = True if view.asked("overdue") == "true" else None
+    listed = await view.contract.get(
+        "/v1/workflows",
+        limit=LIST_LIMIT,
+        cursor=view.asked("cursor", 400),
+        definition=view.asked("definition"),
+        owner=view.asked("owner"),
+        overdue=overdue,
+        **wanted,
+    )
+    need(listed)
+    return view.page(
+        "cases.html",
+        items=listed.items,
+        next_page=further_page(view, listed.object.get("next_cursor")),
+        filters={**wanted, "definition": view.asked("definition"), "owner": view.asked("owner"), "overdue": overdue},
+        statuses=STATUSES,
+    )
+
+
+async def case(view: View) -> Response:
+    """One case: its steps, what it waits for, its state vector, what is owed, and its timeline."""
+    workflow_id = str(view.request.path_params["workflow_id"])
+    found = need(await view.contract.get(f"/v1/workflows/{_part(workflow_id)}"))
+    commands = [item["command_id"] for item in found.get("steps") or [] if item.get("command_id")]
+    commands += [item["command_id"] for item in found.get("compensations") or []]
+    answered, events, exceptions_of, approvals_of = await asyncio.gather(
+        asyncio.gather(*(view.contract.get(f"/v1/commands/{_part(name)}") for name in dict.fromkeys(commands[:40]))),
+        _history(view, found),
+        _exceptions_of(view, workflow_id) if not found.get("closed_at") else _none(),
+        view.contract.get("/v1/approvals", workflow_id=workflow_id, limit=20),
+    )
+    rows = [item.object for item in answered if item.object]
+    decisions = await _decisions(view, rows, found)
+    asked = await _asked(view, workflow_id, *(item["exception_id"] for item in exceptions_of[:5]))
+    vector = found.get("vector") or []
+    return view.page(
+        "case.html",
+        asked=asked,
+        case=found,
+        rows={row["command_id"]: row for row in rows},
+        questions={row["command_id"]: replies(row, found, vector) for row in rows},
+        vector=vector,
+        events=events,
+        exceptions=exceptions_of,
+        approvals=approvals_of.items,
+        decisions=decisions,
+        offers=acts.offers_for_case(view, found),
+        did=await acts.outcome(view),
+    )
+
+
+async def _none() -> list[dict[str, Any]]:
+    return []
+
+
+async def _exceptions_of(view: View, workflow_id: str) -> list[dict[str, Any]]:
+    listed = await view.contract.get("/v1/exceptions", status="open", limit=200)
+    return [item for item in listed.items if item.get("workflow_id") == workflow_id]
+
+
+async def _decisions(view: View, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    names = [row["decision_id"] for row in rows if row.get("decision_id")]
+    names += [
+        item["envelope"]["decision_id"]
+        for item in found.get("obligations") or []
+        if (item.get("envelope") or {}).get("decision_id")
+    ]
+    answered = await asyncio.gather(
+        *(view.contract.get(f"/v1/decisions/{_part(name)}") for name in list(dict.fromkeys(names))[:5])
+    )
+    return [item.object for item in answered if item.object]
+
+
+async def command(view: View) -> Response:
+    """One command: the ten questions, its attempts, and what it wanted."""
+    command_id = str(view.request.path_params["command_id"])
+    row = need(await view.contract.get(f"/v1/commands/{_part(command_id)}"))
+    case_of, _, decision, capability, events = await _around(
+        view,
+        workflow_id=row.get("workflow_id"),
+        command_id=None,
+        decision_id=row.get("decision_id"),
+        capability_id=row.get("capability_id"),
+    )
+    return view.page(
+        "command.html",
+        row=row,
+        case=case_of,
+        decision=decision,
+        capability=capability,
+        events=events,
+        lineage=await _lineage(view, row),
+        questions=replies(row, case_of, case_of.get("vector") or []),
+        vector=[item for item in case_of.get("vector") or [] if item.get("command_id") == row["command_id"]],
+    )
+
+
+async def decision(view: View) -> Response:
+    """One decision with its whole trace, for whoever audits it."""
+    decision_id = str(view.request.path_params["decision_id"])
+    return view.page("decision.html", decision=need(await view.contract.get(f"/v1/decisions/{_part(decision_id)}")))
+
+
+def _part(name: object) -> str:
+    """One part of a path of the contract: nothing that comes from an address may lead elsewhere."""
+    return quote(str(name), safe="")

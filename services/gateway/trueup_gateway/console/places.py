@@ -1,0 +1,189 @@
+"""Further places: approvals, the repair queue, incidents, batches, objectives and freezes."""
+
+import asyncio
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from trueup_gateway.console import charts
+from trueup_gateway.console.pages import KINDS, LIST_LIMIT, further_page
+from trueup_gateway.console.shown import plain, pretty
+from trueup_gateway.console.view import View, need
+from trueup_gateway.core import roles
+
+DIFF_LINES_MAX: Final = 400
+MEMBERS_MAX: Final = 200
+
+
+async def approvals(view: View) -> Response:
+    """What waits for a person's word, and what was answered."""
+    status = view.asked("status") or "pending"
+    known = ("pending", "approved", "rejected", "expired", "superseded")
+    chosen = status if status in known else "pending"
+    listed = await view.contract.get("/v1/approvals", status=chosen, limit=LIST_LIMIT, cursor=view.asked("cursor", 400))
+    need(listed)
+    items = listed.items
+    if chosen == "pending":
+        items = sorted(items, key=lambda item: str(item.get("expires_at")))
+    return view.page(
+        "approvals.html",
+        items=items,
+        status=chosen,
+        statuses=known,
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )
+
+
+async def approval(view: View) -> Response:
+    """What exactly is to be approved, with its hash, and what stood there before."""
+    name = quote(str(view.request.path_params["approval_id"]), safe="")
+    found = need(await view.contract.get(f"/v1/approvals/{name}"))
+    case: Mapping[str, Any] = {}
+    if found.get("workflow_id"):
+        case = (await view.contract.get(f"/v1/workflows/{quote(str(found['workflow_id']), safe='')}")).object
+    caller = view.session.caller if view.session is not None else None
+    summary = found.get("summary") or {}
+    content, before = _content(summary), _before(summary)
+    return view.page(
+        "approval.html",
+        item=found,
+        case=case,
+        content=content,
+        difference=difference(before, content) if before is not None and content is not None else [],
+        may_answer=view.may(roles.APPROVE) and found.get("status") == "pending",
+        own=caller is not None and found.get("requested_by") == caller.subject,
+        decided=view.asked("decided"),
+    )
+
+
+def _content(summary: Mapping[str, Any]) -> str | None:
+    """The text that is approved, where the summary holds it."""
+    value = next((summary[name] for name in ("content", "after", "text", "payload") if summary.get(name)), None)
+    return None if value is None else value if isinstance(value, str) else pretty(value, 60_000)
+
+
+def _before(summary: Mapping[str, Any]) -> str | None:
+    value = next((summary[name] for name in ("before", "previous", "content_before") if summary.get(name)), None)
+    return None if value is None else value if isinstance(value, str) else pretty(value, 60_000)
+
+
+def difference(before: str, after: str) -> list[tuple[str, str]]:
+    """Line by line what changes: kind (same, less, more) and the line."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    kinds = {"+": "more", "-": "less", "@": "place"}
+    told = [(kinds.get(line[:1], "same"), plain(line[:500])) for line in lines if line[:3] not in ("---", "+++")]
+    return told[:DIFF_LINES_MAX]
+
+
+async def repairs(view: View) -> Response:
+    """The repair queue."""
+    every = view.asked("all") == "true"
+    listed = await view.contract.get(
+        "/v1/repairs", open=None if every else True, limit=LIST_LIMIT, cursor=view.asked("cursor", 400)
+    )
+    return view.page(
+        "repairs.html",
+        items=listed.items,
+        there=listed.done,
+        every=every,
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )
+
+
+async def incidents(view: View) -> Response:
+    """Many exceptions of one cause are one incident."""
+    every = view.asked("all") == "true"
+    listed = await view.contract.get(
+        "/v1/incidents", status=None if every else "open", limit=LIST_LIMIT, cursor=view.asked("cursor", 400)
+    )
+    return view.page(
+        "incidents.html",
+        every=every,
+        items=listed.items,
+        there=listed.done,
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )
+
+
+async def batches(view: View) -> Response:
+    """Acts in bulk, and the form that begins one."""
+    listed = await view.contract.get("/v1/operator-batches", limit=LIST_LIMIT, cursor=view.asked("cursor", 400))
+    return view.page(
+        "batches.html",
+        items=listed.items,
+        there=listed.done,
+        kinds=KINDS,
+        filters={name: view.asked(name) for name in ("kind", "owner", "cause")},
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )
+
+
+async def batch(view: View) -> Response:
+    """One batch: its selection, its progress, and the reason of each item."""
+    name = quote(str(view.request.path_params["batch_id"]), safe="")
+    found, members = await asyncio.gather(
+        view.contract.get(f"/v1/operator-batches/{name}"),
+        view.contract.get(f"/v1/operator-batches/{name}/items", limit=MEMBERS_MAX),
+    )
+    return view.page("batch.html", item=need(found), members=members.items)
+
+
+async def slo(view: View) -> Response:
+    """What was promised, what is left of each budget, how fast it burns, and the key figures beneath."""
+    levels, figures = await asyncio.gather(view.contract.get("/v1/slo"), view.contract.get("/v1/kpis"))
+    windows = sorted({int(item.get("window_seconds") or 0) for item in figures.items})
+    by_name: dict[str, dict[int, dict[str, Any]]] = {}
+    for item in figures.items:
+        by_name.setdefault(str(item.get("name")), {})[int(item.get("window_seconds") or 0)] = item
+    return view.page(
+        "slo.html",
+        levels=[
+            {
+                **item,
+                "chart": charts.of_level(item),
+                "budget": charts.budget(item),
+                "burns": charts.burns(item),
+                "now": charts.percent(item.get("ratio")),
+                "promised": charts.percent(item.get("target")),
+                "left": charts.percent(item.get("error_budget_remaining")),
+            }
+            for item in levels.items
+        ],
+        figures=by_name,
+        windows=windows,
+        percent=charts.percent,
+    )
+
+
+async def freezes(view: View) -> Response:
+    """What is held back, why, and until when."""
+    every = view.asked("all") == "true"
+    listed = await view.contract.get(
+        "/v1/controls/freezes", active=not every, limit=LIST_LIMIT, cursor=view.asked("cursor", 400)
+    )
+    need(listed)
+    return view.page(
+        "freezes.html",
+        items=listed.items,
+        every=every,
+        may_freeze=view.may(roles.FREEZE),
+        may_break_glass=view.may(roles.BREAK_GLASS),
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )
+
+
+async def acts_listed(view: View) -> Response:
+    """What people asked for, newest first, each with its reason and its decision."""
+    listed = await view.contract.get(
+        "/v1/operator-commands", limit=LIST_LIMIT, target=view.asked("target"), cursor=view.asked("cursor", 400)
+    )
+    need(listed)
+    return view.page(
+        "acts.html",
+        items=listed.items,
+        target=view.asked("target"),
+        next_page=further_page(view, listed.object.get("next_cursor")),
+    )

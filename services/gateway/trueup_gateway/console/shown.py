@@ -1,0 +1,163 @@
+"""How values look: times that a person reads, texts from outside that are cut and cannot disguise themselves."""
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from markupsafe import Markup, escape
+
+from trueup_gateway.console.words import Words
+
+TEXT_MAX: Final = 280
+VALUE_MAX: Final = 120
+_HEX: Final = re.compile(r"[0-9a-f]{32,128}")
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SPACE: Final = re.compile(r"\s+")
+
+
+def moment_of(value: object) -> datetime | None:
+    """A time from its RFC 3339 text."""
+    if isinstance(value, datetime):
+        return value
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found.astimezone(UTC) if found.tzinfo is not None else None
+
+
+def exact(moment: datetime) -> str:
+    """A time to the second, in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def relative_time(value: object, now: datetime, words: Words) -> Markup:
+    """A moment as a person says it, with the exact time behind it."""
+    moment = moment_of(value)
+    if moment is None:
+        return Markup('<span class="none">–</span>')
+    seconds = (moment - now).total_seconds()
+    machine = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    text = words.relative(seconds)
+    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(machine, exact(moment), text)
+
+
+def clock_time(value: object) -> Markup:
+    """A moment of a timeline: the time of day, with the date behind it."""
+    moment = moment_of(value)
+    if moment is None:
+        return Markup('<span class="none">–</span>')
+    machine = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    text = moment.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(machine, exact(moment), text)
+
+
+def plain(value: object) -> str:
+    """Text in which nothing hides: controls and characters that turn the reading direction are written out."""
+    return "".join(_spelled(character) for character in str(value))
+
+
+def _spelled(character: str) -> str:
+    if character in "\n\t ":
+        return character
+    if unicodedata.category(character) in {"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"}:
+        return f"⟨U+{ord(character):04X}⟩"
+    return character
+
+
+def cut(value: object, most: int = TEXT_MAX) -> str:
+    """Text from outside on one line, at most so long."""
+    raw = str(value)
+    text = _SPACE.sub(" ", plain(raw[: most * 2])).strip()
+    if len(text) <= most and len(raw) <= most * 2:
+        return text
+    return f"{text[:most].rstrip()}…"
+
+
+def cut_marked(value: object, words: Words, most: int = TEXT_MAX) -> Markup:
+    """Text from outside, cut, with a word about what was left out."""
+    raw, text = str(value), cut(value, most)
+    if not text.endswith("…"):
+        return escape(text)
+    rest = words("shown.more", count=max(1, len(raw) - most))
+    return Markup('{} <span class="rest">{}</span>').format(text, rest)
+
+
+def spelled(value: object) -> str:
+    """A value of a state or a payload, as text."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def value_mark(value: object, most: int = VALUE_MAX) -> Markup:
+    """A value in its own type, cut; the whole of it (within reason) when pointed at."""
+    if value is None or value == "":
+        return Markup('<span class="none">–</span>')
+    text = spelled(value)
+    if _HEX.fullmatch(text):
+        return hash_mark(text)
+    short = cut(text, most)
+    if short == text:
+        return Markup('<code class="value">{}</code>').format(short)
+    return Markup('<code class="value" title="{}">{}</code>').format(cut(text, 1500), short)
+
+
+def hash_mark(value: object) -> Markup:
+    """A hash: its beginning, the whole when pointed at."""
+    text = cut(value or "", 100)
+    if not text:
+        return Markup('<span class="none">–</span>')
+    return Markup('<code class="hash" title="{}">{}</code>').format(text, text[:12])
+
+
+def said(reason: object) -> str:
+    """What a target said, out of the document in which it said it; else the text as it is."""
+    text = str(reason or "")
+    if text.startswith("{"):
+        try:
+            found = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+        for name in ("message", "detail", "error", "title"):
+            if isinstance(found.get(name), str) and found[name].strip():
+                return str(found[name])
+    return text
+
+
+def spaced(name: object) -> str:
+    """A name in camel case as words."""
+    return _CAMEL.sub(" ", str(name)).capitalize()
+
+
+def short_id(value: object) -> str:
+    """The beginning of an id, enough to tell it from its neighbours."""
+    text = cut(value or "", 60)
+    prefix, mark, rest = text.partition("_")
+    return f"{prefix}_{rest[:8]}" if mark and len(rest) > 8 else text
+
+
+def pretty(value: object, most: int = 6000) -> str:
+    """A document, indented, cut."""
+    if isinstance(value, str):
+        text = value
+    else:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    text = plain(text[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def number(value: Any) -> str:
+    """A number with thin spaces between thousands."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:,.2f}".replace(",", " ")

@@ -1,0 +1,16 @@
+// The console works without this file; it adds keys, times that go on, pages that follow, and buttons that act once.
+import { keepTimes } from "./times.js";
+import { followPage } from "./live.js";
+import { listenToKeys } from "./keys.js";
+import { actOnce } from "./once.js";
+
+keepTimes(document);
+actOnce(document);
+listenToKeys(document);
+followPage(document);
+
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});

@@ -1,0 +1,93 @@
+"""Acts in hand: an operator command that takes its time stays with its operation or case until what it began has ended.
+
+While one is at work on an operation, attempts are sent on its decision and the exception it is about stays open: it is
+closed by how the operation ends, never by having been acted upon.
+"""
+
+from typing import Any, Final
+
+from trueup_common.contracts.events import OperatorCommand, OperatorCommandEnded
+from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.operators import ENDED, IN_HAND, SENDS, CommandState, OperatorAction
+from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, InstanceStatus
+from trueup_common.contracts.topology import event_subject
+from trueup_orchestrator.core.fold import SOURCE, Fold
+
+_OVER: Final = INSTANCE_TERMINAL | {InstanceStatus.HUMAN_TAKEOVER}
+
+
+def in_hand(row: JournalRow) -> bool:
+    """True while an operator command is at work on an operation."""
+    return row.operator_status == IN_HAND
+
+
+def decided_by(row: JournalRow) -> str | None:
+    """The operator command on whose decision the next attempt is sent, if any."""
+    return row.operator_command_id if in_hand(row) and row.operator_action in SENDS else None
+
+
+def take_in_hand(fold: Fold, asked: OperatorCommand, action: OperatorAction) -> None:
+    """Let a command be at work on the operation in focus; one that was there before is overtaken."""
+    row = fold.operation
+    if in_hand(row) and row.operator_command_id is not None:
+        tell_end(fold, row.operator_command_id, result={"overtaken_by": asked.operator_command_id})
+    fold.set(
+        operator_action=action.value,
+        operator_status=IN_HAND,
+        operator_command_id=asked.operator_command_id,
+        repair_id=asked.repair_id or row.repair_id,
+    )
+
+
+def done_by(fold: Fold, asked: OperatorCommand) -> None:
+    """A command had its whole effect on the operation in focus within this commit."""
+    fold.set(operator_action=asked.action, operator_status=ENDED, operator_command_id=asked.operator_command_id)
+
+
+def tell_end(
+    fold: Fold,
+    operator_command_id: str,
+    state: CommandState = CommandState.DONE,
+    *,
+    detail: str | None = None,
+    allowed: tuple[OperatorAction, ...] = (),
+    result: dict[str, Any] | None = None,
+) -> None:
+    """Tell the gateway how an operator command ended."""
+    fold.send(
+        OperatorCommandEnded(
+            operator_command_id=operator_command_id,
+            tenant=fold.instance.tenant,
+            state=state.value,
+            detail=detail,
+            allowed_actions=tuple(action.value for action in allowed),
+            result=result or {},
+            ended_by=SOURCE,
+            at=fold.moment.business,
+        ),
+        message_id=f"{operator_command_id}:ended",
+        subject=event_subject(SOURCE, "operator-ended", fold.instance.tenant),
+    )
+
+
+def end_acts(fold: Fold) -> None:
+    """What the commands in hand set in motion may have ended with this commit."""
+    for row in list(fold.operations.values()):
+        if in_hand(row) and row.state in ANSWERED and row.operator_command_id is not None:
+            fold.at(row.command_id).set(operator_status=ENDED)
+            tell_end(
+                fold,
+                row.operator_command_id,
+                detail=row.error_detail,
+                result={"command_id": row.command_id, "state": row.state.value, "error_code": row.error_code},
+            )
+
+
+def end_cancel(fold: Fold) -> None:
+    """A cancel has ended once the case is over, or in a person's hands."""
+    cancel, status = fold.instance.cancel, fold.instance.status
+    if cancel is None or cancel.get("ended") or status not in _OVER:
+        return
+    fold.instance = fold.instance.evolve(cancel={**cancel, "ended": True})
+    if cancel.get("operator_command_id"):
+        tell_end(fold, cancel["operator_command_id"], result={"status": status.value})

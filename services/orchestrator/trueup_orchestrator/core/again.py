@@ -1,0 +1,62 @@
+"""Trying again on a person's decision: with a new budget and deadline, and after looking where anything may have
+happened."""
+
+from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.events import OperatorCommand
+from trueup_common.contracts.operators import OperatorAction, maybe_sent
+from trueup_common.contracts.states import ErrorClass
+from trueup_orchestrator.core.acts import take_in_hand
+from trueup_orchestrator.core.fold import Fold
+from trueup_orchestrator.core.launch import wake_when_too_late
+from trueup_orchestrator.core.operation import Trigger
+from trueup_orchestrator.core.receipts import FENCE_LEAP
+
+REDRIVEN = "redrive"
+
+
+def redrive(fold: Fold, asked: OperatorCommand, declaration: CommandDeclaration, identity: str | None) -> None:
+    """Look first; what is not there is sent again."""
+    take_in_hand(fold, asked, OperatorAction.REDRIVE)
+    looks = maybe_sent(fold.operation)
+    queue_again(fold, asked, declaration, identity)
+    if looks:
+        look(fold)
+
+
+def queue_again(fold: Fold, asked: OperatorCommand, declaration: CommandDeclaration, identity: str | None) -> None:
+    """Back into the queue as if it had just been accepted, under the same identity."""
+    row = fold.operation
+    deadline = asked.deadline_at or row.deadline_at
+    fold.move(
+        Trigger.RETRY_BY_PERSON,
+        deadline_at=deadline,
+        wake_at=wake_when_too_late(row.evolve(deadline_at=deadline), declaration),
+        attempts_before=row.attempt_count,
+        backoff_count=0,
+        identity=identity,
+        human_review_required=False,
+        cancel_requested=False,
+        dead_lettered_at=None,
+        dead_letter_reason=None,
+        error_class=None,
+        error_code=None,
+        error_detail=None,
+    )
+    renew(fold, asked)
+
+
+def renew(fold: Fold, asked: OperatorCommand) -> None:
+    """The case's time goes on as far as the command says, and so does its authority where its decision renewed it."""
+    instance, until = fold.instance, asked.mandate_expires_at
+    if until is not None and (instance.mandate_until is None or instance.mandate_until < until):
+        fold.instance = instance = instance.evolve(mandate_until=until)
+    if asked.deadline_at is not None and asked.deadline_at > instance.deadline_at:
+        fold.instance = instance.evolve(deadline_at=asked.deadline_at)
+
+
+def look(fold: Fold) -> None:
+    """Only looking can tell. A settlement that its own receipt overtook may have used fences above ours."""
+    row = fold.operation
+    leap = FENCE_LEAP if row.reconciliation_status == "overtaken" else 0
+    fold.fail(Trigger.DOUBT, ErrorClass.UNKNOWN, REDRIVEN, fence=row.fence + leap)
+    fold.ask(REDRIVEN)

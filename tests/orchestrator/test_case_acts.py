@@ -1,0 +1,298 @@
+"""What people do with a workflow: taken over at once, handed back on purpose, undone, resumed, closed."""
+
+from __future__ import annotations
+
+import pytest
+from tests.orchestrator.cases import At
+from tests.orchestrator.sagas import Run, approval, document, effect, make
+
+from trueup_common.contracts.states import (
+    CompensationState,
+    ErrorClass,
+    FindVerdict,
+    InstanceStatus,
+    OperationState,
+)
+from trueup_common.contracts.workflow import Direction, StepPhase
+
+S = OperationState
+
+FLOW = document(
+    make("draft"), approval(), effect("publish", "site.publish", needs=["approve"]), effect("purge", "site.purge")
+)
+TAKES_OVER = document(
+    make("first"),
+    make("second", on={"failed": "takeover", "exhausted": "takeover"}),
+    effect("publish", "site.publish"),
+)
+
+
+def stuck() -> Run:
+    """A case in a person's hands: its second step failed before the pivot."""
+    run = Run(TAKES_OVER).succeed("first").fail("second")
+    assert (run.status, run.direction) == (InstanceStatus.HUMAN_TAKEOVER, Direction.PERSON)
+    return run
+
+
+def test_a_case_that_is_taken_over_sends_nothing_new_and_comes_back_on_purpose() -> None:
+    """Automation stops at once; it goes on only when it is handed back, with new time, and what was withdrawn is asked
+    anew.
+
+    Requirements: L14, P3
+    """
+    run = Run(FLOW).succeed("draft")
+    first = run.step("approve")["approval_id"]
+    run.control("TAKE_OVER")
+    assert (run.status, run.step("approve")["phase"]) == (InstanceStatus.HUMAN_TAKEOVER, StepPhase.WITHDRAWN)
+    assert run.ended["opc_1"].state == "DONE" and run.kinds == ["needs_review"]
+    deadline = run.case.instance.deadline_at
+    run.tick(3600).decide_late(first)
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and not run.has("publish")
+    run.control("HAND_BACK", deadline_at=At(deadline).later(60).business)
+    assert (run.status, run.direction) == (InstanceStatus.WAITING, Direction.FORWARD)
+    assert run.case.instance.deadline_at > deadline and run.kinds == []
+    assert run.step("approve")["approval_id"] != first
+    run.decide("approve", "approved").succeed("publish").succeed("purge")
+    assert run.status is InstanceStatus.CLOSED
+    assert [name for name in run.events if name in ("CaseTakenOver", "CaseHandedBack")] == [
+        "CaseTakenOver",
+        "CaseHandedBack",
+    ]
+
+
+def test_what_is_out_when_a_case_is_taken_over_settles_and_stays() -> None:
+    """An effect in flight lands; handed back, the case goes on from it.
+
+    Requirements: L14
+    """
+    run = Run(FLOW).control("TAKE_OVER")
+    assert run.row("draft").cancel_requested
+    run.control("HAND_BACK")
+    assert not run.row("draft").cancel_requested
+    run.succeed("draft")
+    assert run.step("approve")["phase"] == StepPhase.WAITING
+
+
+def test_a_redriven_step_brings_its_case_forward_again() -> None:
+    """Requirements: O3, L14"""
+    run = stuck()
+    run.operate("second", "REDRIVE")
+    assert run.direction == Direction.FORWARD and run.row("second").state is S.OUTCOME_UNKNOWN
+    assert run.kinds == ["failed"], "the exception stays until it is true"
+    run.settle("second", FindVerdict.MISSING).tick(10)
+    assert run.requests[run.row("second").command_id].task.decided_by == "opc_1"
+    run.succeed("second").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED and run.kinds == []
+    assert run.ended["opc_1"].result["state"] == "SUCCESS"
+
+
+def test_another_bad_end_stays_with_the_person() -> None:
+    """Of two failed steps one is redriven: the other turns the case no more, and owes a person at its end.
+
+    Requirements: O3, L14
+    """
+    both = document(
+        make("one", needs=[], on={"failed": "takeover"}),
+        make("two", needs=[], on={"failed": "takeover"}),
+        make("after", needs=["one"]),
+    )
+    run = Run(both).fail("one")
+    run.fail("two")
+    run.operate("one", "REDRIVE").settle("one", FindVerdict.CONFIRMED).succeed("after")
+    assert (run.direction, run.status) == (Direction.FORWARD, InstanceStatus.HUMAN_TAKEOVER)
+    run.operate("two", "REDRIVE").settle("two", FindVerdict.CONFIRMED)
+    assert run.status is InstanceStatus.CLOSED
+
+
+def test_a_redriven_step_that_fails_again_is_a_persons_again() -> None:
+    """Requirements: L14"""
+    run = stuck().operate("second", "REDRIVE")
+    run.settle("second", FindVerdict.MISSING).tick(10).fail("second")
+    assert (run.status, run.direction) == (InstanceStatus.HUMAN_TAKEOVER, Direction.PERSON)
+    assert run.ended["opc_1"].result["state"] == "FAILED" and "failed" in run.kinds
+
+
+def test_a_person_may_decide_to_undo() -> None:
+    """COMPENSATE turns a case that stands before its pivot backwards.
+
+    Requirements: O3, S3
+    """
+    run = stuck().control("COMPENSATE")
+    assert run.ended["opc_1"].state == "DONE" and run.status is InstanceStatus.COMPENSATING
+    run.succeed("first:undo")
+    assert run.status is InstanceStatus.COMPENSATED and not run.world.standing.total()
+    run.control("COMPENSATE")
+    assert run.ended["opc_2"].state == "REFUSED"
+
+
+def test_nothing_is_undone_after_the_pivot_whoever_asks() -> None:
+    """Requirements: S3, O3"""
+    run = Run(FLOW).succeed("draft").decide("approve", "approved").succeed("publish").fail("purge")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER
+    run.control("COMPENSATE")
+    assert run.ended["opc_1"].state == "REFUSED" and "COMPENSATE" not in run.ended["opc_1"].allowed_actions
+    run.operate("purge", "REDRIVE").settle("purge", FindVerdict.MISSING).tick(10).succeed("purge")
+    assert run.status is InstanceStatus.CLOSED
+
+
+@pytest.mark.parametrize("action", ["COMPENSATE", "REDRIVE", "REPAIR"])
+def test_a_failed_compensation_is_tried_again(action: str) -> None:
+    """It is looked at, sent again on the decision, and the undoing goes on.
+
+    Requirements: S4, O3
+    """
+    run = stuck().control("COMPENSATE").fail("first:undo")
+    assert run.kinds == ["compensation_failed", "failed"]
+    run.operate("first:undo", action)
+    run.settle("first:undo", FindVerdict.MISSING).tick(10)
+    assert run.requests[run.row("first:undo").command_id].task.decided_by == "opc_2"
+    run.succeed("first:undo")
+    assert run.status is InstanceStatus.COMPENSATED and run.kinds == []
+    assert run.row("first").compensation_state is CompensationState.COMPENSATED
+
+
+def test_a_compensation_that_was_done_by_hand_is_settled() -> None:
+    """Requirements: E3, S4"""
+    run = stuck().control("COMPENSATE").fail("first:undo")
+    run.world.apply(run.row("first:undo"))
+    run.operate("first:undo", "SETTLE", params={"finding": "EXISTS", "receipt": {"ref": "x"}})
+    assert run.status is InstanceStatus.COMPENSATED and run.kinds == []
+
+
+def test_a_case_resumes_from_a_step_and_keeps_what_stands() -> None:
+    """From the chosen step on everything runs again but the effects that stand; the new operation says what it follows.
+
+    Requirements: O7, O6
+    """
+    run = stuck()
+    failed = run.row("second").command_id
+    run.control("RESUME", params={"from_step": "first"})
+    result = run.ended["opc_1"].result
+    assert (result["again"], result["kept"]) == (["second", "publish"], ["first"])
+    assert run.row("second").command_id != failed and run.row("second").supersedes == failed
+    assert run.row("second").generation == 2 and run.kinds == []
+    run.succeed("second").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED
+    assert [row.step_id for row in run.case.operations].count("first") == 1
+    assert all(count <= 1 for count in run.world.standing.values())
+
+
+def test_a_step_is_not_redriven_while_what_it_needs_runs_again() -> None:
+    """An approval that expired is asked anew; what needs it and may have happened stays where it is until then.
+
+    Requirements: O7
+    """
+    flow = document(
+        {**approval(), "on": {"timeout": "continue"}, "needs": []},
+        effect("publish", "site.publish", needs=["approve"], on={"exhausted": "takeover"}),
+    )
+    run = Run(flow).decide("approve", "expired")
+    for _ in range(3):
+        run.tick(10)
+        if run.row("publish").proposed or run.row("publish").state is S.DISPATCHING:
+            run.fail("publish", ErrorClass.TRANSIENT, "unavailable")
+    assert run.row("publish").state is S.DEAD_LETTERED
+    run.control("RESUME", params={"from_step": "approve"})
+    assert run.ended["opc_1"].result["again"] == ["approve"]
+    assert run.step("approve")["phase"] == StepPhase.WAITING
+    run.operate("publish", "REDRIVE")
+    assert run.ended["opc_2"].state == "REFUSED" and "REDRIVE" not in run.ended["opc_2"].allowed_actions
+    run.decide("approve", "approved").operate("publish", "REDRIVE").settle("publish", FindVerdict.CONFIRMED)
+    assert run.status is InstanceStatus.CLOSED
+
+
+def test_what_began_anew_is_not_redriven_beside_it() -> None:
+    """A redrive that was asked before the case resumed comes too late: a later operation speaks for the step.
+
+    Requirements: O6, I5
+    """
+    run = stuck()
+    failed = run.row("second").command_id
+    run.control("RESUME", params={"from_step": "second"})
+    run.act(failed, "REDRIVE")
+    assert run.ended["opc_2"].state == "REFUSED" and run.ended["opc_2"].allowed_actions == ()
+    run.succeed("second").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED
+
+
+def test_resuming_looks_at_what_may_have_happened_before_it_runs_again() -> None:
+    """A dead letter among the steps that run again is redriven: its effect may be there.
+
+    Requirements: O7, Q6
+    """
+    run = Run(TAKES_OVER).succeed("first")
+    for _ in range(3):
+        run.tick(10)
+        if run.row("second").proposed or run.row("second").state is S.DISPATCHING:
+            run.fail("second", ErrorClass.TRANSIENT, "unavailable")
+    assert run.row("second").state is S.DEAD_LETTERED
+    dead = run.row("second").command_id
+    run.control("RESUME", params={"from_step": "second"})
+    assert run.row("second").command_id == dead and run.row("second").state is S.OUTCOME_UNKNOWN
+    run.settle("second", FindVerdict.CONFIRMED).succeed("publish")
+    assert run.status is InstanceStatus.CLOSED and run.ended["opc_1"].state == "DONE"
+
+
+def test_an_approval_that_was_refused_is_asked_again_from_its_step() -> None:
+    """Requirements: O7"""
+    flow = document(
+        make("draft"), approval(on={"rejected": "takeover"}), effect("publish", "site.publish", needs=["approve"])
+    )
+    run = Run(flow).succeed("draft").decide("approve", "rejected")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER
+    first = run.step("approve")["approval_id"]
+    run.control("RESUME", params={"from_step": "approve"})
+    assert run.status is InstanceStatus.WAITING and run.step("approve")["approval_id"] != first
+    run.decide("approve", "approved").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED
+
+
+def test_a_person_closes_a_case_and_nothing_of_it_is_owed() -> None:
+    """Resolved is an end: nothing goes on, nothing is owed, no act fits any more.
+
+    Requirements: O3, L14, P3
+    """
+    run = stuck()
+    said = [{"effect": run.row("first").command_id, "became": "kept by the editor"}]
+    run.control("MARK_RESOLVED", params={"disposition": said})
+    assert run.status is InstanceStatus.RESOLVED and run.kinds == [] and run.case.instance.resolution_type == "resolved"
+    run.control("HAND_BACK").control("CANCEL")
+    assert {run.ended["opc_2"].state, run.ended["opc_3"].state} == {"REFUSED"}
+
+
+def test_a_case_of_doubtful_authority_is_stopped_safely() -> None:
+    """Stopped: nothing new is sent, what is out settles, and it ends with an owner; a person closes it.
+
+    Requirements: L19, L14
+    """
+    run = Run(FLOW).control("TAKE_OVER", params={"stop": True})
+    assert run.direction == Direction.STOP and run.status is InstanceStatus.HUMAN_TAKEOVER
+    run.succeed("draft")
+    assert run.status is InstanceStatus.SAFE_STOPPED and run.kinds == ["needs_review"]
+    assert all(row.owner for row in run.case.obligations) and not run.has("publish")
+    run.control("HAND_BACK")
+    assert run.ended["opc_2"].allowed_actions == ("MARK_RESOLVED",)
+    run.control("MARK_RESOLVED", params={"disposition": [{"effect": "draft", "became": "deleted"}]})
+    assert run.status is InstanceStatus.SAFE_STOPPED and run.kinds == []
+
+
+def test_a_pause_and_its_end_are_told_at_once() -> None:
+    """Requirements: S5"""
+    run = Run(FLOW).control("PAUSE")
+    assert run.ended["opc_1"].state == "DONE"
+    run.succeed("draft")
+    assert run.status is InstanceStatus.PAUSED
+    run.control("PAUSE")
+    assert run.ended["opc_2"].state == "REFUSED"
+    assert run.ended["opc_2"].allowed_actions == ("RESUME", "CANCEL", "TAKE_OVER")
+    run.control("RESUME")
+    assert run.ended["opc_3"].state == "DONE" and run.status is InstanceStatus.WAITING
+
+
+def test_a_cancel_ends_when_everything_is_undone() -> None:
+    """Requirements: L12"""
+    run = Run(FLOW).succeed("draft").control("CANCEL")
+    assert "opc_1" not in run.ended
+    run.succeed("draft:undo")
+    assert run.status is InstanceStatus.CANCELLED
+    assert run.ended["opc_1"].result == {"status": "CANCELLED"}

@@ -1,0 +1,278 @@
+"""Operators on real processes: redrive, settle, take over and hand back, resume, undo again; and press twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.system.plane import Answer, Plane, eventually, http
+
+SLA_SECONDS = 40
+"""How long the reconciler may look before a person has to: short, so that an unknown becomes a person's soon."""
+
+SECONDS = 90.0
+
+TWO = """
+name: two
+version: 1
+object: { type: note, id: "${input.id}" }
+lifetime: P1D
+input: { type: object, required: [id], properties: { id: { type: string } } }
+steps:
+  - id: first
+    command: bench.make
+    with: { unit: "${input.id}", step: 1 }
+  - id: approve
+    approval: { scope: "content:publish", binds: ["${input.id}"], timeout: PT1H, owner: editors }
+  - id: second
+    command: bench.make
+    with: { unit: "${input.id}", step: 2 }
+    on: { failed: takeover }
+  - id: third
+    command: bench.make
+    with: { unit: "${input.id}", step: 3 }
+"""
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A plane of its own whose unknowns become a person's within seconds."""
+    running = Plane(
+        tmp_path_factory.mktemp("operators"), environment={"TRUEUP_EXCEPTION_SLA_SECONDS": str(SLA_SECONDS)}
+    ).start()
+    assert running.register(TWO).status == 201
+    yield running
+    running.stop()
+
+
+def operate(plane: Plane, kind: str, name: str, action: str, key: str, **more: Any) -> Answer:
+    body = {"action": action, "target": {"kind": kind, "id": name}, "reason": "test", "evidence": [], "params": {}}
+    return plane.operate("/v1/operator-commands", {**body, **more}, key)
+
+
+def ended(plane: Plane, asked: Answer) -> dict[str, Any]:
+    """The operator command once it has ended."""
+    assert asked.status == 202, asked
+    token = plane.token("operator:olga", roles=("operator",))
+    place = f"/v1/operator-commands/{asked.body['operator_command_id']}"
+
+    def look() -> dict[str, Any] | None:
+        found = plane.get(place, token).body
+        return dict(found) if found["state"] in ("DONE", "REFUSED") else None
+
+    return eventually(look, f"{asked.body['action']} ended", SECONDS)
+
+
+def exception_of(plane: Plane, workflow_id: str, kind: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        return next((item for item in plane.exceptions(workflow_id) if item["kind"] == kind), None)
+
+    return eventually(look, f"a {kind} of {workflow_id}", SECONDS)
+
+
+def posted(plane: Plane, key: str, **fault: Any) -> tuple[str, str]:
+    """A command on the bench that meets a fault: its id and its case."""
+    named = {"method": "POST", "path": "/effect$", "system": "bench", **fault}
+    plane.fault(named.pop("fault"), **named)
+    capability = plane.capability("bench.post", "unit")
+    accepted = plane.submit(capability, key, "bench.post", "unit", {"unit": key})
+    assert accepted.status == 202, accepted
+    return accepted.body["command_id"], accepted.body["workflow_id"]
+
+
+def count_of(plane: Plane, command_id: str) -> int:
+    return [item["object"] for item in plane.effects("bench.effect")].count(command_id)
+
+
+def test_what_failed_is_redriven_and_only_its_success_closes_the_exception(plane: Plane) -> None:
+    """Looked for first, sent once more on the operator's decision, done once; every other click has no effect.
+
+    Requirements: O3, Q6, I5, I1, O6
+    """
+    command_id, workflow_id = posted(plane, "redriven", fault="status", status=403, body={})
+    letter = exception_of(plane, workflow_id, "failed")
+    assert {"REDRIVE", "RECONCILE", "SETTLE"} <= set(letter["allowed_actions"])
+    assert plane.journal(command_id)["allowed_actions"] == ["RECONCILE", "REDRIVE", "MARK_RESOLVED", "SETTLE"]
+    first = operate(plane, "exception", letter["exception_id"], "REDRIVE", "redrive-1")
+    again = operate(plane, "exception", letter["exception_id"], "REDRIVE", "redrive-1")
+    assert again.status == 202 and again.body == first.body
+    other = operate(plane, "command", command_id, "REDRIVE", "redrive-2")
+    assert (other.status, other.body["operator_command_id"]) == (409, first.body["operator_command_id"])
+    assert ended(plane, first)["result"]["state"] == "SUCCESS"
+    assert count_of(plane, command_id) == 1
+    case = plane.closed(workflow_id)
+    assert case["allowed_actions"] == []
+    eventually(lambda: None if plane.exceptions(workflow_id) else True, "no open exception is left")
+    row = plane.journal(command_id)
+    assert (row["operator_action"], row["operator_status"]) == ("REDRIVE", "done")
+    acted = [event for event in plane.history(workflow_id) if event.type == "OperatorActed"]
+    assert [event.payload["operator_command_id"] for event in acted] == [first.body["operator_command_id"]]
+    late = operate(plane, "command", command_id, "REDRIVE", "redrive-3")
+    assert (late.status, late.body["allowed_actions"]) == (409, [])
+
+
+@pytest.mark.parametrize(
+    ("landed", "params", "state"),
+    [
+        (True, {"finding": "EXISTS", "receipt": {"ref": "seen-in-the-log"}}, "SUCCESS"),
+        (False, {"finding": "ABSENT"}, "FAILED"),
+        (True, {"finding": "CLOSE", "disposition": [{"effect": "the post", "became": "removed"}]}, "RESOLVED"),
+    ],
+)
+def test_a_person_settles_what_nobody_could_find_out(
+    plane: Plane, landed: bool, params: dict[str, Any], state: str
+) -> None:
+    """The answer is lost and nobody may read: the unknown becomes a person's, who settles it with evidence.
+
+    Requirements: E3, G7
+    """
+    finding = params["finding"]
+    plane.fault("deny_reads", method="GET", path="/effect", system="bench", times=200)
+    fault = {"fault": "lose_answer" if landed else "drop_before"}
+    command_id, workflow_id = posted(plane, f"settled-{finding.lower()}", **fault)
+    unknown = exception_of(plane, workflow_id, "needs_review")
+    refused = operate(plane, "exception", unknown["exception_id"], "SETTLE", f"bare-{finding}", params=params)
+    assert refused.status == (202 if finding == "CLOSE" else 422), refused
+    if finding != "CLOSE":
+        proof = [{"kind": "audit_log", "ref": "line 12"}]
+        refused = operate(
+            plane, "exception", unknown["exception_id"], "SETTLE", f"settle-{finding}", params=params, evidence=proof
+        )
+    assert ended(plane, refused)["result"]["state"] == state
+    assert plane.journal(command_id)["state"] == state
+    if state == "FAILED":
+        refused = operate(plane, "command", command_id, "REDRIVE", "absent-again")
+        assert refused.status == 409 and "REDRIVE" not in refused.body["allowed_actions"]
+    assert count_of(plane, command_id) == (1 if landed else 0)
+    http("DELETE", f"{plane.sandbox_url}/_faults")
+
+
+def test_a_case_is_taken_over_and_comes_back_only_on_purpose(plane: Plane) -> None:
+    """Taken over, the approval that it waited for is withdrawn; handed back, it is asked anew, and the case goes on.
+
+    Requirements: L14, O3
+    """
+    workflow_id = plane.begun("two", {"id": "handed"}, "two:handed")
+    approval = plane.approval(workflow_id)
+    assert ended(plane, plane.control("TAKE_OVER", workflow_id))["state"] == "DONE"
+    case = plane.status(workflow_id, "HUMAN_TAKEOVER")
+    assert case["turned"]["reason"] == "taken_over" and case["direction"] == "person"
+    assert {"HAND_BACK", "COMPENSATE", "RESUME"} <= set(case["allowed_actions"])
+    package = plane.get(f"/v1/workflows/{workflow_id}/handover", plane.token("operator:olga", roles=("operator",))).body
+    assert package["automation"]["frozen"] and package["allowed_actions"] == case["allowed_actions"]
+    assert [(item["step_id"], item["outcome"]) for item in package["effects"]] == [("first", "done")]
+    assert package["open_questions"] and package["exceptions"] and package["history"]
+    assert package["evidence"]["decisions"] and package["evidence"]["approvals"]
+    eventually(lambda: plane.answer(approval).status == 409 or None, "the question is withdrawn")
+    again = plane.control("TAKE_OVER", workflow_id, "again")
+    assert again.status == 409
+    assert ended(plane, plane.control("HAND_BACK", workflow_id))["state"] == "DONE"
+    plane.status(workflow_id, "WAITING")
+
+    def anew() -> dict[str, Any] | None:
+        found = plane.approval(workflow_id)
+        return found if found["approval_id"] != approval["approval_id"] else None
+
+    assert plane.answer(eventually(anew, "the question is asked again")).status == 200
+    case = plane.closed(workflow_id)
+    assert {count_of(plane, step["command_id"]) for step in case["steps"] if step["command_id"]} == {1}
+
+
+def asked_of(plane: Plane, workflow_id: str) -> set[str]:
+    """The approvals of a case that are or were asked for."""
+    answer = plane.get(f"/v1/approvals?workflow_id={workflow_id}", plane.editor())
+    assert answer.status == 200, answer
+    return {item["approval_id"] for item in answer.body["items"]}
+
+
+def forbidden(plane: Plane) -> None:
+    """The next effect on the bench is refused for good."""
+    plane.fault("status", method="POST", path="/effect$", system="bench", status=403, body={})
+
+
+def stuck(plane: Plane, name: str) -> str:
+    """A case whose second step was forbidden: a person has it."""
+    workflow_id = plane.begun("two", {"id": name}, f"two:{name}")
+    approval = plane.approval(workflow_id)
+    forbidden(plane)
+    assert plane.answer(approval).status == 200
+    plane.status(workflow_id, "HUMAN_TAKEOVER")
+    return workflow_id
+
+
+def test_a_failed_case_resumes_from_a_step_after_a_preview(plane: Plane) -> None:
+    """The preview names what runs again and what is kept; resuming does exactly that, and says what it follows.
+
+    Requirements: O7, O6
+    """
+    workflow_id = stuck(plane, "resumed")
+    failed = next(step for step in plane.case(workflow_id)["steps"] if step["id"] == "second")
+    wanted = {"params": {"from_step": "first", "dry_run": True}}
+    preview = operate(plane, "workflow", workflow_id, "RESUME", "preview", **wanted)
+    assert (preview.status, preview.body["again"], preview.body["kept"]) == (
+        200,
+        ["approve", "second", "third"],
+        ["first"],
+    )
+    assert plane.case(workflow_id)["status"] == "HUMAN_TAKEOVER"
+    before = asked_of(plane, workflow_id)
+    act = ended(plane, operate(plane, "workflow", workflow_id, "RESUME", "resume", params={"from_step": "first"}))
+    assert (act["result"]["again"], act["result"]["kept"]) == (preview.body["again"], preview.body["kept"])
+    approval = eventually(lambda: next(iter(asked_of(plane, workflow_id) - before), None), "it is asked again")
+    assert approval not in before
+    assert plane.answer(plane.approval(workflow_id)).status == 200
+    case = plane.closed(workflow_id)
+    newer = next(step for step in case["steps"] if step["id"] == "second")
+    assert plane.journal(newer["command_id"])["supersedes"] == failed["command_id"]
+    assert {count_of(plane, step["command_id"]) for step in case["steps"] if step["command_id"]} == {1}
+    assert count_of(plane, failed["command_id"]) == 0
+
+
+def test_a_compensation_that_failed_is_tried_again_by_a_person(plane: Plane) -> None:
+    """A person decides to undo; the undoing is refused, becomes an exception, and is tried again until it holds.
+
+    Requirements: S4, O3
+    """
+    workflow_id = stuck(plane, "undone")
+    forbidden(plane)
+    assert ended(plane, plane.control("COMPENSATE", workflow_id))["state"] == "DONE"
+    failed = exception_of(plane, workflow_id, "compensation_failed")
+    assert "COMPENSATE" in failed["allowed_actions"]
+    again = operate(plane, "exception", failed["exception_id"], "COMPENSATE", "undo-again")
+    assert ended(plane, again)["result"]["state"] == "SUCCESS"
+    case = plane.status(workflow_id, "COMPENSATED")
+    assert [item["outcome"] for item in case["compensations"]] == ["done"]
+    eventually(lambda: None if plane.exceptions(workflow_id) else True, "no open exception is left")
+
+
+def test_all_that_failed_of_one_cause_is_redriven_as_a_batch(plane: Plane) -> None:
+    """Previewed, started, worked off by the gateway's worker at its rate: each effect once, a reason per item.
+
+    Requirements: O5, D4, I5
+    """
+    failed = [posted(plane, f"bulk-{number}", fault="status", status=403, body={}) for number in range(3)]
+    for _, workflow_id in failed:
+        exception_of(plane, workflow_id, "failed")
+    wanted = {"kind": "failed", "system": "bench", "cause": "forbidden"}
+    body = {"action": "REDRIVE", "filter": wanted, "reason": "the target lets us in again", "rate_per_second": 5}
+    preview = plane.operate("/v1/operator-batches", body, "bulk")
+    assert preview.status == 201 and preview.body["total"] >= 3, preview
+    assert plane.operate("/v1/operator-batches", body, "bulk").body == preview.body
+    place = f"/v1/operator-batches/{preview.body['batch_id']}"
+    assert {count_of(plane, command_id) for command_id, _ in failed} == {0}
+    assert plane.operate(f"{place}/start", {}, "bulk-start").status == 200
+    token = plane.token("operator:olga", roles=("operator",))
+
+    def over() -> dict[str, Any] | None:
+        found = plane.get(place, token).body
+        return dict(found) if found["state"] == "DONE" else None
+
+    batch = eventually(over, "the batch is done", SECONDS)
+    assert batch["done"] + batch["failed"] + batch["skipped"] == batch["total"]
+    items = {item["command_id"]: item for item in plane.get(f"{place}/items", token).body["items"]}
+    assert [items[command_id]["state"] for command_id, _ in failed] == ["DONE"] * 3, items
+    for command_id, workflow_id in failed:
+        plane.closed(workflow_id)
+        assert count_of(plane, command_id) == 1
