@@ -39,7 +39,10 @@ from trueup_gateway.core.projection import case_view
 from trueup_gateway.store import Reader
 
 REPAIRER = {"sub": "service:repair-planner", "roles": ("repairer",)}
-PERSONS = ("CANCEL", "COMPENSATE", "HAND_BACK", "MARK_RESOLVED", "PAUSE", "RESUME", "SETTLE", "TAKE_OVER")
+PERSONS = (
+    *("ASSIGN", "CANCEL", "COMPENSATE", "ESCALATE", "HAND_BACK", "MARK_RESOLVED"),
+    *("PAUSE", "REPAIR", "RESUME", "RETRY", "SETTLE", "TAKE_OVER"),
+)
 """What only a person may ask for."""
 
 

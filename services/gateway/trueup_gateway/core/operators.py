@@ -39,8 +39,8 @@ TIME_SECONDS_MIN: Final = 60.0
 TIME_DAYS_MAX: Final = 366
 """How far ahead a person may put a deadline: beyond it nobody waits, and counting on from it leaves the calendar."""
 
-REPAIRERS: Final = frozenset({A.RETRY, A.RECONCILE, A.REDRIVE, A.REPAIR, A.ESCALATE, A.ASSIGN})
-"""What the planner's own identity may ask for: never to settle, to close, or to move a case."""
+REPAIRERS: Final = frozenset({A.RECONCILE, A.REDRIVE})
+"""All that the planner's own identity asks for, and so all that it may ask for."""
 
 
 _KINDS: Final = frozenset(kind.value for kind in ExceptionKind)
