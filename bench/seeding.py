@@ -18,6 +18,9 @@ ID = re.compile(r"\b[a-z]{2,5}_[0-9a-f]{32}\b|\b[0-9a-f]{12}-[0-9]+\b")
 BATCH = 20_000
 FUTURE_SHIFT = "interval '30 days'"
 """What was due after the command's end stays ahead: copies that all fall due together are another test."""
+HISTORY_SHIFT = "interval '30 days'"
+BEGAN = "created_at"
+"""History began long ago: the minute that is being counted for the key figures holds only its own commands."""
 
 _TABLES = """
 SELECT n.nspname AS schema, c.relname AS name,
@@ -74,6 +77,14 @@ def own_rows(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[Row], li
     return kept, sorted(own)
 
 
+def _shifted(row: Row, name: str) -> str:
+    if name in row.ahead:
+        return f'r."{name}" + {FUTURE_SHIFT}'
+    if name == BEGAN and row.table.endswith("_view"):
+        return f'r."{name}" - {HISTORY_SHIFT}'
+    return f'r."{name}"'
+
+
 def copying(row: Row, own: Iterable[str]) -> str:
     """The statement that makes copies numbered from $1 to $2 of a row that is $3."""
     renamed = "$3::text"
@@ -81,7 +92,7 @@ def copying(row: Row, own: Iterable[str]) -> str:
         prefix = one.partition("_")[0] + "_" if "_" in one else ""
         renamed = f"replace({renamed}, '{one}', '{prefix}' || md5('{one}' || i))"
     columns = ", ".join(f'"{name}"' for name in row.columns)
-    shifted = ", ".join(f'r."{name}" + {FUTURE_SHIFT}' if name in row.ahead else f'r."{name}"' for name in row.columns)
+    shifted = ", ".join(_shifted(row, name) for name in row.columns)
     table = f'"{row.schema}"."{row.table}"'
     return (
         f"INSERT INTO {table} ({columns}) SELECT {shifted} FROM generate_series($1::int, $2::int) AS i,"

@@ -45,7 +45,7 @@ async def test_a_decision_keeps_its_whole_trace(gateway: EdgeUnderTest) -> None:
         "resource": {"system": "wordpress", "resource": "post/*"},
         "purpose": "publish article 0028",
         "evidence": [{"kind": "quality_gate", "ref": "gate-1", "sha256": "a" * 64, "observed_at": rfc3339(later(-60))}],
-        "context": {"payload_sha256": "b" * 64, "expected_version": None},
+        "context": {"payload_sha256": "b" * 64, "expected_version": None, "supersedes": None},
         "agent_version": "writer 7",
     }
     created = await gateway.client.post("/v1/decisions", json=body, headers=gateway.headers())

@@ -22,11 +22,11 @@ class Share:
 
 
 COMMANDS: Final = (
-    Share(32),
+    Share(26),
     Share(8, "late"),
     Share(8, "orphan"),
     Share(8, "blind"),
-    Share(8, "crashes"),
+    Share(14, "crashes"),
     Share(8, "echo"),
     Share(8, "refusals"),
     Share(14, "liar"),
@@ -83,7 +83,7 @@ OF_COMMANDS: Final[dict[str, str]] = {
     "ledger: ABSENT × find": "liar",
     "ledger: TOMBSTONE × find": "orphan",
     "settlement: FINDING × requested": "word",
-    "settlement: FINDING × exhausted": "blind",
+    "settlement: FINDING × exhausted": "orphan",
     "settlement: FINDING × stale_answer": "liar",
     "settlement: OPEN × exhausted": "blind",
     "element: PENDING × established": "blind",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -332,10 +333,10 @@ class MemoryTransaction:
         return {key: row for key, row in {**table.rows, **written}.items() if row is not None}
 
     async def get(self, name: str, column: str, values: Iterable[Any]) -> list[Any]:
-        """Rows whose column has one of the values."""
+        """Rows whose column has one of the values; as of a database, each answer has objects of its own."""
         await STEP
         wanted = set(values)
-        return [row for row in self._visible(self._table(name)).values() if getattr(row, column) in wanted]
+        return [copy(row) for row in self._visible(self._table(name)).values() if getattr(row, column) in wanted]
 
     async def get_locked(self, name: str, column: str, values: Iterable[Any]) -> list[Any]:
         """The same, locked (`FOR UPDATE`); a row that another transaction holds makes the store busy."""
@@ -371,7 +372,7 @@ class MemoryTransaction:
         if lock:
             for key, _ in found:
                 self._lock(table.locks, key)
-        return [row for _, row in found]
+        return [copy(row) for _, row in found]
 
     async def insert(self, name: str, rows: Sequence[Any]) -> None:
         """Plain insert; raises UniqueViolation."""

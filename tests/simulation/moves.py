@@ -37,7 +37,7 @@ MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "WAITING": ("PENDING", "DONE", "FAILED", "WITHDRAWN"),
         "DONE": ("PENDING", "WAITING"),
         "FAILED": ("PENDING", "WAITING", "DONE", "RUNNING"),
-        "WITHDRAWN": ("PENDING", "RUNNING", "WAITING"),
+        "WITHDRAWN": ("PENDING", "RUNNING", "WAITING", "FAILED"),  # begun anew, and a conflict at once: one commit
     },
     "direction of a case": {
         "forward": ("backward", "person", "stop"),

@@ -353,7 +353,7 @@ class People:
         rows = [
             row for row in self.plane.databases["gateway"].rows("command_view") if row.workflow_id == view.workflow_id
         ]
-        if rows and not self.plane.healed and self.engine.chance(0.5 * self.meddling):
+        if rows and not self.plane.healed and self.engine.chance(0.2 * self.meddling):
             await self._act("command", rows[0].command_id, view.tenant, OperatorAction.CANCEL)
 
     def _from_step(self, view: Any, action: OperatorAction) -> dict[str, Any]:

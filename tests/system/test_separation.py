@@ -140,6 +140,7 @@ OF_ALL_TENANTS = {
     "stream_mark",
     "governance",  # one epoch for the whole plane
     "policy",  # one set of policies for the whole plane
+    "cohort_revision",  # by which rules the key figures were counted
     "document",  # documents by their hash
     "effect_of_gateway",  # effects counted below a mandate, which has a tenant
     "pace",  # its key names tenant and system
