@@ -99,8 +99,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         law="the planner's identity looks and tries again, and nothing else",
         rows="G7",
         file=f"{GATEWAY}/core/operators.py",
-        old="A.REPAIR, A.ESCALATE, A.ASSIGN})",
-        new="A.REPAIR, A.ESCALATE, A.ASSIGN, A.SETTLE})",
+        old="frozenset({A.RECONCILE, A.REDRIVE})",
+        new="frozenset({A.RECONCILE, A.REDRIVE, A.SETTLE})",
         killers=(f"{EDGE}::test_repairs_have_a_narrow_identity",),
     ),
     Mutant(
