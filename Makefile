@@ -8,6 +8,9 @@ SEEDS ?= 100
 FROM ?= 0
 ARGS ?=
 
+# Without kept bytecode every process of a plane compiles the sources again, and every test worker all test files.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-undo demo-forward demo-drift up down test check bench recheck sim mutants chaos test-real test-browser docs clean
 

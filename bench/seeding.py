@@ -19,6 +19,11 @@ BATCH = 20_000
 FUTURE_SHIFT = "interval '30 days'"
 """What was due after the command's end stays ahead: copies that all fall due together are another test."""
 HISTORY_SHIFT = "interval '30 days'"
+HISTORY_MILLISECONDS = 30 * 86_400_000
+MOMENT = 12
+"""How many digits of an id tell its moment."""
+MOMENTS = range(946_684_800_000, 4_102_444_800_000)
+"""Milliseconds of this century: an id that begins with any other number is one without a moment."""
 BEGAN = "created_at"
 """History began long ago: the minute that is being counted for the key figures holds only its own commands."""
 
@@ -85,12 +90,24 @@ def _shifted(row: Row, name: str) -> str:
     return f'r."{name}"'
 
 
+def _named(one: str) -> str:
+    """The id of a copy: one that begins with its moment keeps to the order of time, a millisecond for each copy."""
+    prefix, _, rest = one.rpartition("_")
+    spread = f"md5('{one}' || i)"
+    if not prefix:
+        return spread
+    moment = int(rest[:MOMENT], 16)
+    if moment not in MOMENTS:
+        return f"'{prefix}_' || {spread}"
+    began = moment - HISTORY_MILLISECONDS
+    return f"'{prefix}_' || lpad(to_hex({began}::bigint + i), {MOMENT}, '0') || substr({spread}, {MOMENT + 1})"
+
+
 def copying(row: Row, own: Iterable[str]) -> str:
     """The statement that makes copies numbered from $1 to $2 of a row that is $3."""
     renamed = "$3::text"
     for one in sorted(set(own) & row.ids):
-        prefix = one.partition("_")[0] + "_" if "_" in one else ""
-        renamed = f"replace({renamed}, '{one}', '{prefix}' || md5('{one}' || i))"
+        renamed = f"replace({renamed}, '{one}', {_named(one)})"
     columns = ", ".join(f'"{name}"' for name in row.columns)
     shifted = ", ".join(_shifted(row, name) for name in row.columns)
     table = f'"{row.schema}"."{row.table}"'

@@ -207,7 +207,9 @@ def numbers() -> str:
     now = (kpi.DLQ_AGE, kpi.REPAIR_QUEUE_DEPTH, kpi.QUEUE_LAG)
     lines = ["| key figure | meaning | unit | over | window |", "|---|---|---|---|---|"]
     windows = ", ".join(window_text(seconds) for seconds in kpi.WINDOWS)
-    lines += [f"| `{item.name}` | {item.title} | {item.unit} | {item.over} | {windows} |" for item in kpi.FIGURES]
+    lines += [
+        f"| `{item.name}` | {item.title} | {item.unit} | {item.over} | {windows} |" for item in (*kpi.FIGURES, kpi.COST)
+    ]
     lines += [f"| `{item.name}` | {item.title} | {item.unit} | {item.over} | now |" for item in now]
     lines += ["", f"Service levels over {levels.window_days} days:", ""]
     lines += ["| service level | meaning | target | over |", "|---|---|---|---|"]

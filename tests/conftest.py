@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import BusServer, Database, PostgresServer
-from tests.turns import in_turns
+from tests.servers import BusServer, Database, PlaneClusters, PostgresServer
+from tests.system.plane import Plane
+from tests.turns import InLots, in_turns
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # an example that takes long says something of the machine, not of the law
@@ -22,6 +24,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         places = in_turns(item.path.relative_to(TESTS).as_posix() for item in items)
         items.sort(key=lambda item: places[item.path.relative_to(TESTS).as_posix()])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InLots:
+    """Who hands the files out to parallel workers."""
+    return InLots(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plane_clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Planes start from a copy of one migrated cluster, which parallel workers share."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if hasattr(request.config, "workerinput") else base
+    Plane.clusters = PlaneClusters(place / "plane_cluster")
 
 
 @pytest.fixture(scope="session")

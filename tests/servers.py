@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import itertools
 import secrets
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,10 +18,13 @@ from typing import TypeVar
 
 import asyncpg
 
+from tests.patience import PATIENCE_SECONDS
 from trueup_common.contracts.topology import SERVICES
+from trueup_devkit.children import Lease
 from trueup_devkit.nats_server import ADMIN_USER, NatsServer, service_users
-from trueup_devkit.postgres import PostgresCluster
+from trueup_devkit.postgres import AS_NOBODY, PostgresCluster
 from trueup_devkit.secret_files import installed_systems
+from trueup_devkit.supervisor import DATABASE_NAME
 
 T = TypeVar("T")
 
@@ -92,15 +96,19 @@ class PostgresServer:
     def plane_database(self) -> Database:
         """Create a database with all roles, schemas and migrations, copied from a template made once."""
         if not self._migrated:
-            self.execute(f'CREATE DATABASE "{TEMPLATE}"')
-            bootstrap = importlib.import_module("trueup_common.runtime.bootstrap")
-            run_apart(lambda: bootstrap.bootstrap_database(self._admin_url_of(TEMPLATE), self.passwords))
+            self.migrated(TEMPLATE)
             self._migrated = True
         database = self.fresh_database(TEMPLATE)
         for service in SERVICES:
             role = f"trueup_{service.replace('-', '_')}"
             database.urls[service] = self.cluster.url(role, self.passwords[service], database.name)
         return database
+
+    def migrated(self, name: str) -> None:
+        """Create a database under this name with all roles, schemas and migrations."""
+        self.execute(f'CREATE DATABASE "{name}"')
+        bootstrap = importlib.import_module("trueup_common.runtime.bootstrap")
+        run_apart(lambda: bootstrap.bootstrap_database(self._admin_url_of(name), self.passwords))
 
     def drop(self, database: Database) -> None:
         self.execute(f'DROP DATABASE IF EXISTS "{database.name}" WITH (FORCE)')
@@ -119,6 +127,41 @@ class PostgresServer:
 
     def _admin_url_of(self, name: str) -> str:
         return self.cluster.url("trueup", self.cluster.password, name)
+
+
+class PlaneClusters:
+    """Clusters as the first start of a plane leaves them, copied from one that is made once for all test processes.
+
+    A plane that finds one has no `initdb` to run and nothing to migrate; the demo's own tests start from nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def lay_out(self, target: Path) -> None:
+        """Put a cluster where a plane looks for its own."""
+        lease = Lease.take(self.folder.with_suffix(".lock"), timeout_seconds=PATIENCE_SECONDS)
+        assert lease is not None, "nobody takes that long to make a cluster"
+        try:
+            if not self.folder.exists():
+                self._make()
+        finally:
+            lease.release()
+        if (self.folder / "data").exists():
+            shutil.copytree(self.folder, target)
+
+    def _make(self) -> None:
+        unfinished = self.folder.with_suffix(".unfinished")
+        server = PostgresServer(unfinished)
+        server.start()
+        server.migrated(DATABASE_NAME)
+        server.stop()
+        self.folder.mkdir()
+        if server.cluster.isolation != AS_NOBODY:  # whose files belong to somebody else, and may be elsewhere
+            (unfinished / "data").rename(self.folder / "data")
+            (unfinished / "password").rename(self.folder / "password")
+            with (self.folder / "data" / "postgresql.conf").open("a") as settings:
+                settings.write("fsync = off\n")
 
 
 class BusServer:

@@ -2,9 +2,13 @@
 
 What starts whole planes waits half of its time, for leases and for processes that come back; what only computes fills
 that time. One after the other, each would leave something idle: first the processors, then all workers but one.
+
+Files that share a plane are one lot, which one worker has as a whole: each further worker would start another plane.
 """
 
 from collections.abc import Iterable
+
+from xdist.scheduler import LoadFileScheduling
 
 LONGEST_FIRST = (
     "system/test_crash_adapters.py",
@@ -27,12 +31,47 @@ LONGEST_FIRST = (
     "system/test_budget.py",
     "system/test_operators.py",
     "system/test_repairs.py",
+    "system/test_repairs_under_fire.py",
     "system/test_workflow_clock.py",
+    "system/test_freezes.py",
     "system/test_workflow_people.py",
+    "system/test_lookout.py",
     "system/test_third_party.py",
     "system/test_main_path.py",
     "system/test_artifacts.py",
 )
+
+SHARED_PLANE = (
+    (
+        "system/test_crash_windows.py",
+        "system/test_artifacts.py",
+        "system/test_clients_leave.py",
+        "system/test_main_path.py",
+        "system/test_monitoring.py",
+    ),
+    (
+        "system/test_workflow_article.py",
+        "system/test_long_leases.py",
+        "system/test_github.py",
+        "system/test_never.py",
+        "system/test_workflow_authority.py",
+        "system/test_workflow_people.py",
+    ),
+)
+"""Files that use the plane of `tests/system/conftest.py`, in lots that take about as long."""
+_LOTS = {name: lot[0] for lot in SHARED_PLANE for name in lot}
+
+
+def lot_of(name: str) -> str:
+    """The first file of those that go to the same worker, for the name of a file below `tests`."""
+    return _LOTS.get(name, name)
+
+
+class InLots(LoadFileScheduling):
+    """Whole lots of files for each worker, instead of single ones."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return lot_of(str(super()._split_scope(nodeid)).removeprefix("tests/"))
 
 
 def in_turns(names: Iterable[str]) -> dict[str, int]:

@@ -64,6 +64,9 @@ class LedgerTransaction:
         asked = self.ledger.asked_at_seconds
         return Moment(self.ledger.now + self.ledger.ahead, self.ledger.now, asked), frozenset()
 
+    def foresee_effects(self, command_ids: Sequence[str]) -> None:
+        """Reads cost nothing here."""
+
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """To the outbox."""
         self.outgoing += outgoing

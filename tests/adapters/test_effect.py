@@ -35,7 +35,7 @@ from trueup_adapters.core.effect import (
 )
 from trueup_adapters.core.fold import Purpose, fold_outcome
 from trueup_adapters.core.job import Looked, LookJob, Sent
-from trueup_common.contracts.adapter import confirmed, rejected, unknown
+from trueup_common.contracts.adapter import Outcome, confirmed, not_sent, rejected, unknown
 from trueup_common.contracts.ids import attempt_id
 from trueup_common.contracts.observation import Finding
 from trueup_common.contracts.states import ErrorClass, Findability, FindVerdict, ReceiptStatus
@@ -628,3 +628,23 @@ def test_absence_waits_for_the_late_window_that_the_type_declares() -> None:
     process.deliver(find(3))
     (proved,) = answers(process.finish(looked(process.looks[-1], FindVerdict.MISSING)))
     assert proved.finding.verdict is FindVerdict.MISSING
+
+
+@pytest.mark.parametrize("answer", [rejected(ErrorClass.TRANSIENT, "unavailable"), not_sent("slot_lost")])
+def test_what_the_target_itself_answered_leaves_nothing_to_wait_for(answer: Outcome) -> None:
+    """An attempt that ended by its own word acts no more: a look before a redrive need not sit out the late window.
+
+    What is still at large is waited for: an older answer says nothing of the attempt that was sent after it.
+    Requirements: E3, Q6
+    """
+    process = sent_once()
+    process.finish(Sent(process.sends[0], answer))
+    process.deliver(find(2))
+    (proved,) = answers(process.finish(looked(process.looks[-1], FindVerdict.MISSING)))
+    assert (proved.finding.verdict, proved.provable_at) == (FindVerdict.MISSING, None)
+
+    process.deliver(execute(3))
+    process.finish(Sent(process.sends[1], unknown("timeout")))
+    process.deliver(find(4))
+    (early,) = answers(process.finish(looked(process.looks[-1], FindVerdict.MISSING)))
+    assert (early.finding.verdict, early.finding.reason) == (FindVerdict.UNKNOWN, "too_early")

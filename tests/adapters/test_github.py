@@ -18,10 +18,11 @@ from tests.patience import PATIENCE_SECONDS
 from trueup_adapters.systems import github
 from trueup_adapters.systems.github.repository import outcome_of
 from trueup_adapters.systems.http import Answer
-from trueup_common.contracts.adapter import Connection, LeaseLost
+from trueup_common.contracts.adapter import Connection, EndsWith, LeaseLost
 from trueup_common.contracts.canonical import sha256_hex
 from trueup_common.contracts.pointer import fill, take
 from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
+from trueup_common.contracts.survey import NOT_SURVEYABLE
 from trueup_common.contracts.task import ProbeElement
 from trueup_common.testing.adapter_conformance import Bench, Case, call_of, elements_of
 
@@ -737,3 +738,54 @@ async def test_what_is_probed_follows_from_the_receipt(world: GitHubWorld, targe
     outcome = await made.perform()
     for element in elements_of(made.declaration, made.operation, outcome.result):
         assert set(element.params) == {"repository", "branch", "path", "commit_sha"}
+
+
+async def listed(target: Any) -> dict[str, str]:
+    """A whole survey: operation → commit."""
+    found: dict[str, str] = {}
+    cursor: str | None = None
+    while True:
+        page = await target.survey(cursor, {})
+        found |= {mark.operation_id: mark.external_resource_id for mark in page.marks}
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+async def test_a_survey_lists_the_operations_that_commits_name_branch_by_branch(
+    world: GitHubWorld, target: Any
+) -> None:
+    """Ours, a stranger's with our marker, and nothing of those who do not name one; however many branches there are.
+
+    Requirements: R10
+    """
+    bench, _ = await on_branch(world, target)
+    made = await bench.perform()
+    assert made.status is CONFIRMED and made.result is not None
+    ours = made.result["commit_sha"]
+    for number in range(7):
+        await world.commit(f"theirs/{number}")
+    forged = {"path": "x.md", "content": "x", "message": "Copied\n\nTrueup-Operation: cmd_stranger"}
+    theirs = (await world.tamper(f"{REPOSITORY}@restored", {"commit": forged}))["sha"]
+    assert await listed(target) == {bench.operation.command_id: ours, "cmd_stranger": theirs}
+
+
+async def test_a_survey_that_may_not_see_says_so_and_an_empty_repository_is_empty(world: GitHubWorld) -> None:
+    """Requirements: R10, E4. Nothing is proved by a list that is not shown."""
+    hidden = world.adapter.open(world.unreadable)
+    with pytest.raises(EndsWith) as stopped:
+        await hidden.survey(None, {})
+    assert stopped.value.reason == "unauthenticated"
+    await hidden.close()
+    nowhere = world.adapter.open(with_settings(world.connection, repositories=[]))
+    with pytest.raises(EndsWith) as unnamed:
+        await nowhere.survey(None, {})
+    assert unnamed.value.reason == NOT_SURVEYABLE
+    await nowhere.close()
+    several = world.adapter.open(with_settings(world.connection, repositories=[REPOSITORY, REPOSITORY]))
+    first = await several.survey(None, {})
+    assert first.next_cursor == "1:1"
+    assert (await several.survey("7:1", {})).marks == ()
+    await world.tamper(REPOSITORY, {"empty": True})
+    assert (await several.survey("1:1", {})).next_cursor is None
+    await several.close()

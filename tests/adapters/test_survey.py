@@ -68,7 +68,10 @@ def test_what_stands_in_the_ledger_is_struck_out_from_its_first_moment() -> None
     process = Process(Ledger())
     process.deliver(execute(1))
     names = ("cmd_1", "cmd_stranger")
-    page = Page(marks=tuple(Mark(operation_id=name, external_resource_id=name) for name in names), next_cursor="8")
+    page = Page(
+        marks=tuple(Mark(operation_id=name, external_resource_id=name, resource=f"post/{name}") for name in names),
+        next_cursor="8",
+    )
     seen = Observation(
         element="alpha.survey",
         verdict=ProbeVerdict.CONFIRMED,
@@ -82,6 +85,7 @@ def test_what_stands_in_the_ledger_is_struck_out_from_its_first_moment() -> None
     compared = Compared.model_validate(told.value)
     assert (compared.listed_count, compared.next_cursor) == (2, "8")
     assert [mark.operation_id for mark in compared.unmanaged] == ["cmd_stranger"]
+    assert (compared.operations, compared.resources) == (("cmd_1",), ("post/cmd_1",))
     unread = seen.evolve(verdict=ProbeVerdict.UNKNOWN, value=None, reason="timeout")
     (sent,) = process.finish(Probed(ProbeJob(TASK), [unread]))
     assert Observed.model_validate_json(sent.message.data).observations[0].reason == "timeout"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
@@ -11,6 +12,7 @@ from bench.seeding import Row, next_transaction, own_rows, rows_since, seed
 from bench.stacks import TrueupPlane
 
 from tests.servers import Database
+from trueup_common.contracts.ids import new_id
 
 TABLES = """
 CREATE SCHEMA one; CREATE SCHEMA two;
@@ -28,6 +30,7 @@ UPDATE one.shared SET uses = uses - 1;
 INSERT INTO two.progress VALUES ('EVENTS', 1) ON CONFLICT (stream) DO UPDATE SET at = two.progress.at + 1;
 """
 COPIES = 50
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def _seed(url: str) -> dict[str, int]:
@@ -96,3 +99,26 @@ def test_flat_is_within_a_tenth(long_cpu: float, long_speed: float, verdict: str
     assert any(line.endswith(verdict) for line in lines)
     assert not failed
     assert json.loads(json.dumps(figures))["100000"]["cpu_s_per_1000"] == long_cpu
+
+
+async def _named(url: str) -> list[str]:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("CREATE SCHEMA four; CREATE TABLE four.command (id text PRIMARY KEY)")
+        row = Row("four", "command", ("id",), ("id",), (), (), {"id": new_id("cmd", NOW)})
+        await seed(url, [row], [row.values["id"]], 1, COPIES)
+        return [record["id"] for record in await connection.fetch("SELECT id FROM four.command ORDER BY id")]
+    finally:
+        await connection.close()
+
+
+def test_copies_of_what_is_in_the_order_of_time_lie_before_it(fresh_database: Database) -> None:
+    """Ids of a long history lie where real ones would: the next command comes after all of them.
+
+    Requirements: B4
+    """
+    names = asyncio.run(_named(fresh_database.admin_url))
+    assert len(set(names)) == COPIES and {len(name) for name in names} == {36}
+    moments = [int(name[4:16], 16) for name in names]
+    assert moments == [moments[0] + number for number in range(COPIES)]
+    assert names[-1] < new_id("cmd", NOW - timedelta(days=29))

@@ -64,10 +64,8 @@ async def test_a_settlement_without_evidence_is_refused_in_words(desk: Desk, win
     await window.picture("refused")
     assert await desk.edge.count("operator_command") == before
     await window.page.click(".refusal a.button")
-    await window.page.click(".offer summary:has-text('Settle')")
-    await form.locator("select[name=finding]").select_option("ABSENT")
     await form.locator("textarea[name=evidence]").fill("no such post in the log of the site\nnor in its trash")
-    await form.locator("input[name=reason]").fill("looked at the site")
+    assert await form.locator("input[name=reason]").input_value() == "looked at the site", "it need not be typed again"
     await form.locator("button").click()
     await window.shows("looked at the site", "[data-region=did]")
     assert await desk.edge.count("operator_command") == before + 1
@@ -86,7 +84,11 @@ async def test_an_approval_counts_for_what_was_shown_and_nothing_else(desk: Desk
     assert await field.get_attribute("value") == shown
     await field.evaluate("(input, other) => { input.value = other; }", "0" * 64)
     await form.locator("button[value=approve]").click()
+    await window.shows("Not possible in this state", "h1")
+    await window.shows("Open the page again and look before you decide", ".refusal")
     await window.shows("Nothing was changed", ".refusal")
+    await window.is_sound()
+    await window.picture("changed-hash")
     assert await desk.edge.count("approval", "status = 'approved'") == 0
     await window.page.click(".refusal a.button")
     await form.locator("input[name=reason]").fill("read it")

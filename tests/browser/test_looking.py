@@ -65,7 +65,7 @@ async def test_every_exception_tells_what_a_person_must_know(desk: Desk, window:
     assert "drifted" in desk.exceptions
     await window.open(f"/console/exceptions/{desk.exceptions['drifted']}")
     row = await window.text(".vector tbody tr:has-text('wordpress.status')")
-    assert "draft draft trash" in row and "drifted" in row and "ago" in row
+    assert "draft draft" in row and "trash" in row and "drifted" in row and "seen" in row and "UTC" in row
 
 
 async def test_hostile_text_is_shown_and_does_nothing(desk: Desk, window: Window) -> None:
@@ -94,6 +94,7 @@ async def test_every_page_is_legible_and_fits_a_phone(desk: Desk, scheme: str) -
     async with opening(desk.url, viewport={"width": 360, "height": 740}, color_scheme=scheme) as phone:
         await phone.open("/console/login")
         await phone.is_legible()
+        await phone.is_sound()
         await phone.fits()
         await phone.picture(f"phone-{scheme}-login")
         await phone.log_in(*ROLES)
@@ -102,6 +103,7 @@ async def test_every_page_is_legible_and_fits_a_phone(desk: Desk, scheme: str) -
             await phone.page.set_viewport_size({"width": 360, "height": 740})
             await phone.open(f"/console/{path}")
             await phone.is_legible()
+            await phone.is_sound()
             await phone.fits()
             name = path.replace("/", "-").partition("_")[0]
             await phone.picture(f"phone-{scheme}-{name}")

@@ -60,6 +60,35 @@ CONTRAST = """
 """
 """Every visible text whose contrast with what is really behind it is below AA."""
 
+UNSOUND = """
+() => {
+  const wrong = [];
+  const named = (e) => (e.getAttribute('aria-label') || e.textContent || '').trim() || e.querySelector('title');
+  const seen = (e) => e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true});
+  if (document.querySelectorAll('main').length !== 1) wrong.push('not one main');
+  if (document.querySelectorAll('h1').length !== 1) wrong.push('not one h1');
+  if (!document.documentElement.lang || !document.title.trim()) wrong.push('no language or title');
+  let level = 0;
+  for (const head of document.querySelectorAll('h1, h2, h3, h4')) {
+    if (!seen(head)) continue;
+    const now = Number(head.tagName[1]);
+    if (now > level + 1) wrong.push(`h${level} is followed by h${now}: ${head.textContent.trim().slice(0, 40)}`);
+    level = now;
+  }
+  for (const field of document.querySelectorAll('input:not([type=hidden]), select, textarea'))
+    if (![...field.labels].some((label) => label.textContent.trim())) wrong.push(`no label: ${field.name}`);
+  for (const e of document.querySelectorAll('a[href], button, summary'))
+    if (seen(e) && !named(e)) wrong.push(`no name: ${e.outerHTML.slice(0, 80)}`);
+  for (const e of document.querySelectorAll('svg[role=img]')) if (!named(e)) wrong.push('a picture without words');
+  const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
+  for (const id of new Set(ids)) if (ids.filter((one) => one === id).length > 1) wrong.push(`twice: #${id}`);
+  for (const table of document.querySelectorAll('table'))
+    if (!table.querySelector('thead th[scope=col]')) wrong.push('a table without heads');
+  return wrong;
+}
+"""
+"""What somebody who does not see a page would miss: labels, names, headings in order, landmarks, heads of tables."""
+
 WIDER = """
 () => document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll('main *')]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll'))
@@ -90,7 +119,7 @@ class Window:
         for role in ("viewer", "operator", "approver", "auditor", "admin"):
             await self.page.set_checked(f"input[value={role}]", role in roles)
         await self.page.click("button.primary")
-        await self.page.wait_for_selector("nav")
+        await self.page.wait_for_selector("header nav")
 
     async def text(self, selector: str = "main") -> str:
         return re.sub(r"\s+", " ", await self.page.inner_text(selector))
@@ -107,6 +136,10 @@ class Window:
     async def is_legible(self) -> None:
         """Every text stands out from what is behind it as AA asks."""
         assert await self.page.evaluate(CONTRAST) == []
+
+    async def is_sound(self) -> None:
+        """Everything has a name, and headings stand in order."""
+        assert await self.page.evaluate(UNSOUND) == []
 
     async def fits(self) -> None:
         """Nothing makes the page wider than the window."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID, uuid5
+from datetime import UTC, datetime
+from uuid import RFC_4122, UUID, uuid5
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from tests.orchestrator.cases import NOW, Story, receipt, settlement, start_case
 
-from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.ids import derived_id, new_id
 from trueup_common.contracts.journal import HistoryEvent
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import FindVerdict, ReceiptStatus
@@ -76,3 +77,23 @@ def test_derived_ids_are_version_5_uuids(parts: list[str | int]) -> None:
     except UnicodeEncodeError:
         return
     assert derived_id("evt", *parts) == f"evt_{uuid5(namespace, name).hex}"
+
+
+@given(st.sampled_from(("", "\x1fdraft\x1f1")), st.integers(0, 250_000_000_000_000))
+def test_what_follows_from_an_id_begins_with_the_same_moment(rest: str, milliseconds: int) -> None:
+    """Requirements: B4"""
+    case = new_id("wf", datetime.fromtimestamp(milliseconds / 1000, UTC))
+    parts = [case, *rest.split("\x1f")[1:]]
+    derived = derived_id("cmd", *parts)
+    moment, following = UUID(case.partition("_")[2]), UUID(derived.partition("_")[2])
+    assert (moment.version, following.version, following.variant) == (7, 5, RFC_4122)
+    assert moment.int >> 80 == following.int >> 80 == pytest.approx(milliseconds, abs=1)
+    assert derived != derived_id("cmd", *parts, "other") and derived == derived_id("cmd", *parts)
+
+
+@pytest.mark.parametrize(
+    "not_an_id", ["wf_0123", f"wf_{'0' * 32}:1", f"x wf_{'0' * 32}", f"WF_{'0' * 32}", f"wf_{'g' * 32}"]
+)
+def test_what_follows_from_anything_else_is_spread(not_an_id: str) -> None:
+    """Requirements: B4"""
+    assert UUID(derived_id("cmd", not_an_id, 1).partition("_")[2]).version == 5

@@ -25,10 +25,9 @@ from trueup_common.contracts.operators import (
     TargetKind,
     allowed,
     performer,
-    resumption,
 )
 from trueup_common.contracts.states import INSTANCE_TERMINAL, ExceptionKind, InstanceStatus, OperationState
-from trueup_common.contracts.workflow import Direction, StepKind, StepPhase, StepState
+from trueup_common.contracts.workflow import Direction
 
 A, S = OperatorAction, OperationState
 SINGLE = CaseFacts(True, InstanceStatus.HUMAN_TAKEOVER, Direction.FORWARD, "no")
@@ -187,27 +186,3 @@ def test_each_act_has_exactly_one_performer() -> None:
             else:
                 assert who == ORCHESTRATOR
     assert SENDS <= REPAIRS
-
-
-def test_a_resumption_runs_again_what_does_not_stand() -> None:
-    """From the step on, in the document's order; effects that stand are kept, waits and checks are not.
-
-    Requirements: O7
-    """
-    steps = [
-        StepState(id="a", kind=StepKind.COMMAND, command_id="cmd_a"),
-        StepState(id="ask", kind=StepKind.APPROVAL),
-        StepState(id="b", kind=StepKind.COMMAND, command_id="cmd_b"),
-        StepState(id="c", kind=StepKind.COMMAND, command_id="cmd_c"),
-        StepState(id="d", kind=StepKind.COMMAND),
-    ]
-    states = {"cmd_a": S.SUCCESS, "cmd_b": S.SUCCESS, "cmd_c": S.DEAD_LETTERED}
-    assert resumption(steps, states, "a") == (["ask", "d"], ["a", "b", "c"]), "c may have happened, and ask comes first"
-    assert resumption(steps, {**states, "cmd_c": S.FAILED}, "a") == (["ask", "c", "d"], ["a", "b"])
-    assert resumption(steps, {**states, "cmd_c": S.RUNNING}, "c") == (["d"], ["a", "ask", "b", "c"])
-    assert resumption(steps, states, "c") == (["c", "d"], ["a", "ask", "b"])
-    asked = [step.evolve(phase=StepPhase.DONE) for step in steps]
-    assert resumption(asked, {**states, "cmd_c": S.FAILED}, "a") == (["c", "d"], ["a", "ask", "b"]), "b rests on it"
-    assert resumption(asked, {}, "ask") == (["ask", "b", "c", "d"], ["a"])
-    assert resumption(steps, {}, "d") == (["d"], ["a", "ask", "b", "c"])
-    assert resumption(steps, states, "nowhere") is None

@@ -23,8 +23,12 @@ class Noting(BusPublisher):
         super().__init__(cast(Bus, None))
         self.sent: asyncio.Queue[str] = asyncio.Queue()
 
-    async def _start(self, message: Message) -> Any:
+    async def _start(self, message: Message, answers: Any) -> None:
+        await self._write(message)
+
+    async def _write(self, message: Message, reply: str = "") -> bool:
         self.sent.put_nowait(message.id)
+        return True
 
 
 class Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -31,18 +31,18 @@ class Broker:
     def __init__(self, answers: dict[str, tuple[bytes, dict[str, str] | None]]) -> None:
         self.answers = answers
         self.client = self
-        self.react: Callable[[Any], Awaitable[None]] | None = None
+        self.react: Callable[[Any], None] | None = None
 
     def new_inbox(self) -> str:
         return "_INBOX_test.1"
 
-    async def subscribe(self, subject: str, *, cb: Callable[[Any], Awaitable[None]], **_: Any) -> None:
-        self.react = cb
+    async def hear(self, subject: str, react: Callable[[Any], None]) -> None:
+        self.react = react
 
     async def publish(self, subject: str, data: bytes, *, reply: str, headers: dict[str, str]) -> None:
         assert self.react is not None
         body, said = self.answers[headers["Nats-Msg-Id"]]
-        await self.react(Answer(reply, body, said))
+        self.react(Answer(reply, body, said))
 
 
 def message(message_id: str) -> Message:

@@ -427,11 +427,11 @@ def test_every_count_of_a_loop_is_exported() -> None:
     assert kept == set(LOOP_COUNTS)
 
 
-class _Pool:
-    """As much of a pool as a store needs."""
+class _Sessions:
+    """As much of a database as a store needs."""
 
     @asynccontextmanager
-    async def acquire(self) -> AsyncIterator["_Pool"]:
+    async def session(self) -> AsyncIterator["_Sessions"]:
         yield self
 
     @asynccontextmanager
@@ -445,7 +445,7 @@ async def test_only_what_was_committed_is_counted() -> None:
     from trueup_common.runtime.mail import SqlTransaction
 
     tally = Tally("trueup_tried", "Tries", ("system", "state"))
-    store = SqlStore(type("Database", (), {"pool": _Pool()})(), SqlTransaction)  # type: ignore[arg-type]
+    store = SqlStore(_Sessions(), SqlTransaction)  # type: ignore[arg-type]
     with pytest.raises(StoreBusy):
         async with store.transaction() as tx:
             tx.count(tally, "wordpress", "SUCCESS")

@@ -230,10 +230,12 @@ def test_every_command_has_an_example_and_its_exit_codes() -> None:
     from trueup_devkit.cli import app
 
     root: Any = get_command(app)
-    commands = {**root.commands, **root.commands["clock"].commands}
-    del commands["clock"]
-    names = "up down status token capability submit watch history migrate settings advance console restart"
-    assert set(names.split()) <= set(commands)
+    groups = ("clock", "batch")
+    commands = {name: item for name, item in root.commands.items() if name not in groups}
+    for group in groups:
+        commands |= {f"{group} {name}": item for name, item in root.commands[group].commands.items()}
+    names = "up down status token capability submit watch history migrate settings console restart exceptions operate"
+    assert {*names.split(), "clock advance", "batch new", "batch start", "batch show"} <= set(commands)
     for name, command in commands.items():
         assert command.epilog and command.epilog.startswith("Example: "), name
         assert command.epilog.endswith("Exit codes: 0 ok, 1 failed, 2 usage."), name

@@ -206,6 +206,25 @@ async def test_contents_comparisons_and_history_tell_the_same_story(hands: Hands
     assert "link" not in touching.headers
 
 
+async def test_branches_are_listed_page_by_page(hands: Hands) -> None:
+    api = github(hands)
+    sha = await committed(api)
+    for name in ("a", "x/y"):
+        await api.post(f"{REPO}/git/refs", json={"ref": f"refs/heads/{name}", "sha": sha})
+    first = await api.get(f"{REPO}/branches?per_page=2")
+    assert [(item["name"], item["commit"]["sha"] == sha, item["protected"]) for item in first.json()] == [
+        ("a", True, False),
+        ("main", False, False),
+    ]
+    assert 'page=2>; rel="next"' in first.headers["link"]
+    second = await api.get(f"{REPO}/branches?per_page=2&page=2")
+    assert [item["name"] for item in second.json()] == ["x/y"]
+    assert 'rel="prev"' in second.headers["link"] and 'rel="next"' not in second.headers["link"]
+    order = {"system": "github", "object": "acme/articles", "change": {"empty": True}}
+    assert (await hands.control.post("/_tamper", json=order)).status_code == 200
+    assert ((await api.get(f"{REPO}/branches")).status_code, (await api.get(f"{REPO}/branches")).json()) == (200, [])
+
+
 async def test_an_empty_repository_is_409(hands: Hands) -> None:
     order = {"system": "github", "object": "acme/articles", "change": {"empty": True}}
     assert (await hands.control.post("/_tamper", json=order)).status_code == 200

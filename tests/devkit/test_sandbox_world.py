@@ -15,6 +15,7 @@ import yaml
 from tests.devkit.sandbox_site import POSTS, Hands, running, until
 from tests.patience import PATIENCE_SECONDS
 
+from trueup_devkit.children import free_port
 from trueup_devkit.sample import load_article
 from trueup_devkit.sandbox import Sandbox, sandbox_connections
 from trueup_devkit.sandbox.systems import SYSTEMS
@@ -158,26 +159,6 @@ async def test_a_taken_port_is_refused_and_leaves_nothing_behind(tmp_path: Path)
         pass
 
 
-def _free_ports(count: int) -> int:
-    """A port with `count` free ports from it on."""
-    for _ in range(50):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        taken: list[socket.socket] = []
-        try:
-            for port in range(first, first + count):
-                taken.append(socket.socket())
-                taken[-1].bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for listener in taken:
-                listener.close()
-    raise AssertionError("no free ports")
-
-
 async def _index(port: int, process: Process) -> dict[str, Any]:
     """What the control port answers as soon as it answers."""
     found: dict[str, Any] = {}
@@ -196,7 +177,7 @@ async def _index(port: int, process: Process) -> dict[str, Any]:
 
 
 async def test_the_process_serves_fixed_ports_and_survives_sigterm_and_sigkill(tmp_path: Path) -> None:
-    port = _free_ports(1 + len(SYSTEMS))
+    port = free_port(1 + len(SYSTEMS))
     command = (sys.executable, "-m", "trueup_devkit.sandbox", "--state-dir", str(tmp_path), "--port", str(port))
     for number, (end, code) in enumerate([(signal.SIGTERM, 0), (signal.SIGKILL, -9), (signal.SIGTERM, 0)], start=1):
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)

@@ -309,7 +309,7 @@ async def test_a_client_may_wait_for_the_end(gateway: EdgeUnderTest) -> None:
         row = await advance(gateway, start.command_id, OperationState.SUCCESS, receipt={"ref": "r1"})
         if nudge:
             answered = {"instance": {}, "operation": row.model_dump(mode="json")}
-            await gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
+            gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
 
     for nudge in (True, False):
         waited, _ = await asyncio.gather(
@@ -339,7 +339,7 @@ async def test_who_heard_the_end_never_reads_an_earlier_state(gateway: EdgeUnder
     told = {**row, "state": "FAILED", "state_version": 3, "error_code": "payload_invalid"}
     instance = view.instance.evolve(status=InstanceStatus.HUMAN_TAKEOVER, state_version=3)
     answered = {"instance": instance.model_dump(mode="json"), "operation": told}
-    await gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
+    gateway.gateway.answers.nudge(type("Raw", (), {"data": json.dumps(answered).encode()})())
 
     async def seen() -> tuple[str, str, int, str]:
         read = await gateway.client.get(accepted["links"]["self"], headers=gateway.headers())

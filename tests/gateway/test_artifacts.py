@@ -73,14 +73,15 @@ async def test_bytes_come_back_as_an_attachment_with_their_hash(gateway: EdgeUnd
 
 
 async def test_who_reads_what(gateway: EdgeUnderTest) -> None:
-    """Agents their own, viewers, operators and auditors the tenant's, nobody another tenant's.
+    """Agents their own, viewers and operators the tenant's, auditors no content, nobody another tenant's.
 
-    Requirements: L16, T1
+    Requirements: L16, T1, O4
     """
     name = await keep(gateway)
-    for who in (OPERATOR, AUDITOR, {"sub": "operator:vera", "roles": ("viewer",)}):
+    for who in (OPERATOR, {"sub": "operator:vera", "roles": ("viewer",)}):
         assert (await fetch(gateway, name, **who)).status_code == 200
         problem(await fetch(gateway, name, tenant="globex", **who), 404, "not-found")
+    problem(await fetch(gateway, name, **AUDITOR), 403, "forbidden", "role")
     problem(await fetch(gateway, name, sub="agent:other"), 404, "not-found")
     problem(await fetch(gateway, name, **APPROVER), 403, "forbidden", "role")
     problem(await fetch(gateway, "art_" + "0" * 32), 404, "not-found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,14 +47,18 @@ async def outage(gateway: EdgeUnderTest, owner: str, count: int) -> list[Any]:
     return found
 
 
-async def tick(gateway: EdgeUnderTest, real: datetime | None = None) -> None:
-    """One look of a worker; each is a worker of its own, as after a restart."""
+async def tick(
+    gateway: EdgeUnderTest, real: datetime | None = None, *, dies: Exception | None = None, told: bool = True
+) -> None:
+    """One look of a worker; each is a worker of its own, as after a restart. `dies` before its commit."""
     async with gateway.gateway.store.transaction() as tx:
         moment, _ = await tx.claim("", [])
         moment = Moment(business=moment.business, real=real or moment.real)
         outgoing = await Batches(gateway.gateway.rules, gateway.gateway.catalog).tick(tx, moment)
         await tx.post(outgoing)
-    gateway.publisher.published.extend(outgoing)
+        if dies is not None:
+            raise dies
+    gateway.publisher.published.extend(outgoing if told else ())
 
 
 async def read(gateway: EdgeUnderTest, batch_id: str) -> dict[str, Any]:
@@ -159,6 +164,105 @@ async def test_a_batch_pauses_stops_and_keeps_its_rate(gateway: EdgeUnderTest) -
     }
 
 
+async def test_every_turn_of_a_batch_is_an_act_with_a_decision_and_a_reason(gateway: EdgeUnderTest) -> None:
+    """Start, pause and stop are kept with who, why, when and under which decision; pressed twice each is one act, and
+    the same key with another reason is refused.
+
+    Requirements: O3, O5, I5, G7
+    """
+    await outage(gateway, "turned", 2)
+    batch = (await preview(gateway, "turned", rate_per_second=0.001))["batch_id"]
+    said = {"start": "the target is back", "pause": "it fails again", "stop": None}
+    answers = {}
+    for turn, reason in said.items():
+        body = {"reason": reason} if reason is not None else {}
+        first = await ask(gateway, f"/{batch}/{turn}", key=f"turn-{turn}", **body)
+        again = await ask(gateway, f"/{batch}/{turn}", key=f"turn-{turn}", **body)
+        assert first.status_code == 200 and again.json() == first.json(), first.text
+        assert again.headers["idempotent-replayed"] == "true"
+        other = await ask(gateway, f"/{batch}/{turn}", key=f"turn-{turn}", reason="something else")
+        problem(other, 422, "idempotency-key-reused")
+        answers[turn] = first.json()["decision_id"]
+    whole = await read(gateway, batch)
+    trail = [{name: item[name] for name in ("turn", "actor", "reason", "decision_id")} for item in whole["trail"]]
+    assert trail == [
+        {"turn": turn, "actor": "operator:ops", "reason": reason, "decision_id": answers[turn]}
+        for turn, reason in said.items()
+    ]
+    assert [item["to"] for item in whole["trail"]] == ["RUNNING", "PAUSED", "STOPPED"]
+    for turn, reason in said.items():
+        path = f"/v1/decisions/{answers[turn]}"
+        trace = (await gateway.client.get(path, headers=gateway.headers(**OPERATOR))).json()
+        assert (trace["subject"], trace["resource"]["resource"]) == ("operator:ops", f"batch/{batch}")
+        assert trace["context"]["operation"] == f"BATCH_{turn.upper()}" and trace["context"]["reason"] == reason
+
+
+async def test_a_batch_that_is_not_only_a_preview_says_who_started_it(gateway: EdgeUnderTest) -> None:
+    """Requirements: O5, O3"""
+    whole = await read(gateway, (await preview(gateway, "at-once", dry_run=False))["batch_id"])
+    (entry,) = whole["trail"]
+    assert (entry["turn"], entry["reason"]) == ("start", "the outage is over")
+    assert entry["decision_id"] == whole["decision_id"]
+
+
+async def test_what_a_batch_repeats_is_small(gateway: EdgeUnderTest) -> None:
+    """Evidence and parameters are kept and told once per item: bounded as a whole, whatever their shape.
+
+    Requirements: T3, O5
+    """
+    deep: Any = "x"
+    for _ in range(30):
+        deep = [deep]
+    for evidence in ([{"note": "x" * 17_000}], [["x" * 200] * 100], [{"a": ["y" * 9_000]}, {"b": ["y" * 9_000]}]):
+        wrong = await ask(gateway, action="REDRIVE", reason="x", evidence=evidence)
+        assert problem(wrong, 422, "payload-invalid")["errors"][0]["pointer"] == "/evidence"
+    assert (await ask(gateway, action="REDRIVE", reason="x", evidence=[deep])).status_code == 201
+    wrong = await ask(gateway, action="REDRIVE", reason="x", params={"repair_id": "x" * 263_000})
+    assert problem(wrong, 422, "payload-invalid")["errors"][0]["pointer"].startswith("/params")
+
+
+async def test_two_workers_never_take_one_item(gateway: EdgeUnderTest) -> None:
+    """Two replicas look at the same moment, again and again: each item is asked for once, under one act.
+
+    Requirements: O5, I5, D5
+    """
+    cases = await outage(gateway, "twice", 6)
+    batch = (await preview(gateway, "twice", dry_run=False))["batch_id"]
+    now = real_now()
+    for look in range(3):
+        await asyncio.gather(*(tick(gateway, now + timedelta(seconds=look)) for _ in range(4)))
+    commands = await acts(gateway, cases)
+    assert sorted(item.exception_id for item in commands) == sorted(item.exception_id for _, _, item in cases)
+    assert await gateway.count("operator_command", f"batch_id = '{batch}'") == len(cases)
+
+
+async def test_a_worker_that_dies_amid_an_item_leaves_it_to_the_next(gateway: EdgeUnderTest) -> None:
+    """Killed before its commit, nothing of the look happened, neither the act nor its message; killed after it, the
+    item is at work and is not taken again: either way exactly one act per item.
+
+    Requirements: O5, I5, I1
+    """
+    cases = await outage(gateway, "killed", 2)
+    batch = (await preview(gateway, "killed", rate_per_second=2, dry_run=False))["batch_id"]
+    now = real_now()
+
+    class Killed(Exception):
+        """The process is gone."""
+
+    with pytest.raises(Killed):
+        await tick(gateway, now, dies=Killed())
+    shown = await read(gateway, batch)
+    assert (shown["pending"], shown["running"]) == (2, 0) and await acts(gateway, cases) == []
+    assert await gateway.count("operator_command", f"batch_id = '{batch}'") == 0
+    await tick(gateway, now, told=False)  # committed, and killed before it could publish anything
+    assert (await read(gateway, batch))["running"] == 1 and await acts(gateway, cases) == []
+    assert await gateway.count("outbox_unsent") >= 1, "the relay of whoever is alive sends it"
+    for look in range(1, 4):
+        await tick(gateway, now + timedelta(seconds=look))
+    assert await gateway.count("operator_command", f"batch_id = '{batch}'") == 2
+    assert len(await acts(gateway, cases)) == 1, "the other one lies in the outbox"
+
+
 async def test_a_batch_that_waits_holds_no_other_one_up(gateway: EdgeUnderTest) -> None:
     """More batches are at work than one look takes, some slow, some stopped while acts of theirs go on: each gets its
     turn.
@@ -220,7 +324,7 @@ async def test_who_may_act_in_bulk_and_how(gateway: EdgeUnderTest) -> None:
         assert refused["allowed_actions"] == [item.value for item in BATCHED]
     wrong = await ask(gateway, action="ASSIGN", reason="x")
     assert problem(wrong, 422, "payload-invalid")["errors"][0]["pointer"] == "/params/owner"
-    for rate in (51, 0, 0.0009, 1e-13, 5e-324):
+    for rate in (51, 0, 0.0009, 1e-13, 5e-324, True, "1", [1], None):
         wrong = await ask(gateway, action="REDRIVE", reason="x", rate_per_second=rate)
         assert problem(wrong, 422, "payload-invalid")["errors"][0]["pointer"] == "/rate_per_second"
 

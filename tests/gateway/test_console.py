@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 from tests.gateway.edge import EdgeUnderTest, edge
+from tests.gateway.person import HERE, Person
 from tests.gateway.test_views import accepted, changed_exception, later, project
 from tests.servers import Database
 
@@ -30,38 +30,20 @@ from trueup_common.contracts.states import (
 from trueup_gateway.api.app import create_app
 from trueup_gateway.console import charts, shown
 from trueup_gateway.console.acts import CONTRACT
+from trueup_gateway.console.forms import TYPED
 from trueup_gateway.console.pages import COUNTERS, FURTHER, KINDS, STATUSES
 from trueup_gateway.console.places import difference
+from trueup_gateway.console.view import GROUPS
 from trueup_gateway.console.words import LANGUAGES, language_of, words_of
+from trueup_gateway.core import kpi
 from trueup_gateway.core import roles as rights
 from trueup_gateway.core.ten_questions import QUESTIONS, replies
+from trueup_orchestrator.core.envelopes import RECOMMENDED, RECOMMENDED_FOR_CASE
 
+KPIS = [figure.name for figure in (*kpi.FIGURES, kpi.COST, kpi.DLQ_AGE, kpi.REPAIR_QUEUE_DEPTH, kpi.QUEUE_LAG)]
+ADVICE = (*RECOMMENDED.values(), RECOMMENDED_FOR_CASE)
 FOLDER = Path(str(package.__file__)).parent
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\u202eexe.gpj " + "long " * 200
-HERE = {"Origin": "http://gateway", "Sec-Fetch-Site": "same-origin"}
-
-
-@dataclass
-class Person:
-    """Somebody with a browser: cookies, and forms filled in as the page made them."""
-
-    client: httpx.AsyncClient
-
-    async def log_in(self, *roles: str, name: str = "olga", **more: str) -> httpx.Response:
-        fields = {"name": name, "tenant": "acme", "scopes": "content:*", "roles": list(roles), **more}
-        return await self.client.post("/console/login", data=fields, headers=HERE)
-
-    async def see(self, path: str, status: int = 200) -> str:
-        response = await self.client.get(f"/console{path}")
-        assert response.status_code == status, response.text[-2000:]
-        return response.text
-
-    async def send(self, path: str, page: str, form: str, **fields: str) -> httpx.Response:
-        """Send the first form of a page that goes to `form`, with these fields filled in."""
-        part = next(text for text in page.split("<form")[1:] if f'action="/console{form}"' in text)
-        part = part.partition("</form>")[0]
-        hidden = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', part))
-        return await self.client.post(f"/console{path}", data={**hidden, **fields}, headers=HERE)
 
 
 @pytest_asyncio.fixture
@@ -87,6 +69,8 @@ async def test_nobody_sees_a_page_without_logging_in(gateway: EdgeUnderTest, per
         assert response.headers["location"] == f"/console/login?next=%2Fconsole%2F{path}%3Fkind%3Dfailed"
     assert (await person.client.get("/console/live/exceptions")).status_code == 401
     assert (await person.client.get("/console")).headers["location"] == "/console/exceptions"
+    assert (await person.client.get("/console/")).headers["location"] == "/console"
+    assert (await person.client.get("/console/cases/")).headers["location"] == "/console/cases"
     for wish, place in (
         ("/console/cases?status=RUNNING", "/console/cases?status=RUNNING"),
         ("https://evil.example/console/", "/console/exceptions"),
@@ -263,7 +247,9 @@ async def test_what_a_role_may_not_do_is_not_offered_and_refused_when_forced(
     )
     assert frozen.status_code == 403
     await person.log_in("approver")
-    assert (await person.client.get("/console/exceptions")).status_code == 403
+    begins = await person.client.get("/console/exceptions")
+    assert begins.status_code == 303 and begins.headers["location"] == "/console/approvals"
+    assert (await person.client.get("/console/cases")).status_code == 403
     assert re.findall(r'aria-label="Places".*?</nav>', await person.see("/approvals"), re.S)[0].count("<li>") == 1
 
 
@@ -395,6 +381,14 @@ def test_every_word_that_a_page_uses_is_there(catalogues: dict[str, dict[str, st
         *(f"counter.{name}" for name, _, _ in (*COUNTERS, *FURTHER)),
         *(f"role.{name}" for name in rights.ROLES if name != "repairer"),
         *(f"ask.{name}" for name in QUESTIONS),
+        *(f"group.{group}" for group, _ in GROUPS),
+        *(f"place.{name}" for _, named in GROUPS for name, _ in named),
+        *(f"form.{name}.{part}" for name in ("foreign", "ended", "earlier") for part in ("title", "detail")),
+        *(f"typed.{name}" for name in TYPED),
+        *(f"kpi.{name}" for name in KPIS),
+        *(f"incident.{name}" for name in ("OPEN", "PROBING", "RECOVERING", "CLOSED")),
+        *(f"incident.{name}.means" for name in ("OPEN", "PROBING", "RECOVERING", "CLOSED")),
+        *(f"advice.{text}" for text in ADVICE),
     }
     assert needed - words.keys() == set()
     assert set(KINDS) == {item.value for item in ExceptionKind}
@@ -460,7 +454,8 @@ def test_every_state_has_an_answer_in_words(
         for pivot in ("no", "unknown", "passed"):
             for element in (*[item.value for item in Phase], None):
                 elements = [{"command_id": "cmd_1", "element": "e", "phase": element}] if element else []
-                found = row(state, attempts=attempts, compensation_state=compensated)
+                undoes = "cmd_0" if pivot == "unknown" else None
+                found = row(state, attempts=attempts, compensation_state=compensated, compensates=undoes)
                 answered = replies(found, {"pivot": pivot}, elements)
                 assert [reply.question for reply in answered] == list(QUESTIONS)
                 for reply in answered:
@@ -508,6 +503,27 @@ def test_the_answers_follow_the_facts() -> None:
     failed = row("FAILED", error_class="permanent", error_code="forbidden")
     assert told(failed)["retry"] == "would_fail_again" and told(failed)["person"] == "yes"
     assert told(row("RUNNING"))["resumable"] == "lease"
+    owed = {"pivot": "no", "obligations": [{"command_id": "cmd_1", "status": "open", "owner": "night shift"}]}
+    assert told(failed, owed)["person"] == "yes_of"
+
+
+def test_what_is_withheld_is_not_told_as_nothing() -> None:
+    """Whoever may not see what an effect established is told that, not that it established nothing."""
+    done = row("SUCCESS", recorded_state=None, withheld=["payload", "recorded_state"])
+    assert told(done)["succeeded"] == "withheld"
+
+
+def test_a_compensation_is_never_told_as_not_asked_for() -> None:
+    """Of the taking back itself: whether it succeeded, and that what it was to take back may still stand.
+
+    Requirements: O4
+    """
+    failed = told(row("FAILED", compensates="cmd_0"))
+    assert failed["compensated"] == "no" and failed["diverged"] == "still_stands"
+    assert failed["direction"] == "this_is_the_way_back"
+    assert told(row("SUCCESS", compensates="cmd_0"))["compensated"] == "yes"
+    assert told(row("RECONCILING", compensates="cmd_0"))["compensated"] == "nobody_knows"
+    assert told(row("RUNNING", compensates="cmd_0"))["compensated"] == "under_way"
 
 
 # Pictures and differences
@@ -523,7 +539,7 @@ def test_a_line_is_scaled_between_what_there_is_and_what_was_promised() -> None:
     assert drawn.target_y is not None and charts.PADDING < drawn.target_y < charts.HEIGHT - charts.PADDING
     assert charts.line([]) is None and charts.line([None, None], 0.9) is None
     level = charts.line([1.0, 1.0], target=1.0)
-    assert level is not None and level.target_y == charts.HEIGHT / 2
+    assert level is not None and level.target_y == charts.PADDING and level.high == 1.0, "nothing is above 100 %"
 
 
 def test_numbers_of_an_objective_are_never_told_better_than_they_are() -> None:
@@ -535,7 +551,10 @@ def test_numbers_of_an_objective_are_never_told_better_than_they_are() -> None:
     assert charts.budget({"error_budget_remaining": 0.2}) == (20.0, "care")
     assert charts.budget({"error_budget_remaining": 1.0}) == (100.0, "good")
     rates = [{"window_seconds": 300, "rate": 14.44}, {"window_seconds": 3600, "rate": 1.0}, {"rate": 2}]
-    assert charts.burns({"burn_rates": rates}) == [(300, "14.4", "bad"), (3600, "1", "good"), (0, "2", "care")]
+    told = charts.burns({"burn_rates": rates})
+    assert [item[:3] for item in told] == [(300, "14.4", "bad"), (3600, "1", "good"), (0, "2", "care")]
+    widths = [charts.burn_width(rate) for rate in (0, 1, 2, 14.4, 99)]
+    assert widths == sorted(widths) and widths[0] == 0 and widths[-1] == 100
 
 
 def test_a_difference_shows_what_goes_and_what_comes() -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from tests.gateway.edge import settings_of
 from tests.patience import PATIENCE_SECONDS
 
+from trueup_devkit.children import free_port
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.serving import ApiServer
 
@@ -30,9 +31,7 @@ class Served:
         self.begun = asyncio.Event()
         self.stop = asyncio.Event()
         self.dismissed: list[bool] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         app = Starlette(routes=[Route("/", self._post, methods=["POST"])])
         self.server = ApiServer(
             app,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueup_common.contracts.spending import MEASURES
 from trueup_common.contracts.states import ExceptionKind, InstanceStatus, OperationState
 from trueup_common.runtime.settings import Settings
 from trueup_gateway.core.counters import COUNTERS, added, difference
@@ -43,6 +44,8 @@ BEGAN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BOUNDS = Bounds()
 MINUTES = st.integers(0, 3000).map(lambda number: BEGAN + timedelta(minutes=number))
 COUNT = st.integers(1, 50)
+COSTS = ("transitions", "stored_bytes", "attempts", "model_tokens", "worker_time", "human_time")
+PRICES = {"person_seconds": 2.0, "attempts": 0.5}
 
 operations = st.builds(
     OperationsAlike,
@@ -59,6 +62,7 @@ cases = st.builds(
     high_risk=st.booleans(),
     judged_at=MINUTES,
     count=COUNT,
+    spent=st.dictionaries(st.sampled_from(MEASURES), st.integers(0, 100)),
 )
 exceptions = st.builds(
     ExceptionsAlike,
@@ -115,7 +119,9 @@ def test_counting_again_is_no_different_from_counting_once(snapshots: list[list[
             sums[minute] = added(sums.get(minute, {}), change)
         before = counted.parts
         for minute in sums.keys() | before.keys():
-            assert sums.get(minute, {}) == pytest.approx({k: v for k, v in before.get(minute, {}).items() if v})
+            assert sums.get(minute, {}) == pytest.approx(
+                {k: v for k, v in before.get(minute, {}).items() if abs(v) > 1e-9}
+            )
 
 
 @given(st.lists(operations, max_size=6), MINUTES, st.integers(0, 100))
@@ -390,6 +396,10 @@ def test_targets_are_configuration(tmp_path: Path) -> None:
     own.write_text(text.replace("target: 0.95", "target: 1.5"))
     with pytest.raises(ValueError, match="target"):
         levels_of(own)
+    for price in ("kindness: 1", "attempts: -1", "attempts: .nan"):
+        own.write_text(text.replace("person_seconds: 1.6667", price))
+        with pytest.raises(ValueError, match=r"nothing is spent|not negative"):
+            levels_of(own)
     with pytest.raises(SystemExit, match="TRUEUP_SLO"):
         read_service_levels(Settings(mode="development", service="gateway", slo=own))
     assert read_service_levels(Settings(mode="development", service="gateway")) is shipped_levels()
@@ -407,7 +417,7 @@ def test_every_figure_says_what_it_counts_over_what() -> None:
     counts = {name: float(number) for number, name in enumerate(sorted(COUNTERS), 1)}
     counts["operations_in_time"] = counts["operations_due"] - 1
     sums = Sums(minutes=[(at(599), counts)], hours=[(at(600), counts)])
-    found = kpis(sums, {"dead_letter": Standing(2, 50.0, 40.0)}, Standing(), 3, now=now)
+    found = kpis(sums, {"dead_letter": Standing(2, 50.0, 40.0)}, Standing(), 3, now=now, prices=PRICES)
     names = {item.figure.name for item in found}
     assert names == {
         "stuck_execution_rate",
@@ -425,6 +435,9 @@ def test_every_figure_says_what_it_counts_over_what() -> None:
         "convergence_rate",
         "queue_lag",
         "lease_expiries",
+        "timer_lateness",
+        "cost_per_correct_case",
+        *(f"{word}_per_correct_case" for word in COSTS),
     }
     assert {item.figure.over for item in found} <= {"operations", "cases", "exceptions"}
     for figure in FIGURES:
@@ -439,5 +452,5 @@ def test_every_figure_says_what_it_counts_over_what() -> None:
     assert (age.value, age.oldest_seconds, age.window_seconds) == (25.0, 40.0, 0)
     depth = next(item for item in found if item.figure.name == "repair_queue_depth")
     assert depth.value == 3
-    nothing = kpis(Sums(), {}, Standing(), 0, now=now)
+    nothing = kpis(Sums(), {}, Standing(), 0, now=now, prices=PRICES)
     assert all(item.value is None for item in nothing if item.figure.unit != "count")

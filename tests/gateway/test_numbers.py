@@ -340,6 +340,82 @@ async def test_high_risk_is_asked_for_its_outcome_at_its_deadline(gateway: EdgeU
     assert (found["good"], found["total"]) == (1, 2) and found["error_budget_remaining"] < 0
 
 
+SPENT = {
+    "history_bytes": 1000,
+    "artifact_bytes": 24,
+    "attempts": 2,
+    "model_tokens": 300,
+    "worker_seconds": 1.5,
+    "person_seconds": 120.0,
+    "timers_fired": 2,
+    "timer_late_seconds": 3.0,
+}
+
+
+async def test_what_all_cases_spent_is_told_per_correct_one(gateway: EdgeUnderTest) -> None:
+    """Bad ends cost as well, and a cancelled case too: numerator, denominator and window of each word and of the price.
+
+    Requirements: V4, V2
+    """
+    began = real_now() - timedelta(minutes=20)
+    at = {"closed_at": began + timedelta(minutes=5), "spent": SPENT, "history_seq": 10}
+    await project(
+        gateway,
+        changed(case(began, status=InstanceStatus.CLOSED, **at)),
+        changed(case(began, status=InstanceStatus.CLOSED, **at)),
+        changed(case(began, status=InstanceStatus.SAFE_STOPPED, **at)),
+        changed(case(began, status=InstanceStatus.CANCELLED, **at)),
+        changed(case(began, spent=SPENT, history_seq=10)),
+    )
+    await count(gateway)
+    for window in (3600, 86400, 604800):
+        for word, value in {
+            "transitions": 40,
+            "stored_bytes": 4096,
+            "attempts": 8,
+            "model_tokens": 1200,
+            "worker_time": 6.0,
+            "human_time": 480.0,
+        }.items():
+            assert await figure(gateway, f"{word}_per_correct_case", window) == (value, 2), word
+        assert await figure(gateway, "timer_lateness", window) == (12.0, 8)
+    prices = gateway.gateway.levels.prices
+    price = 480 * prices["person_seconds"] + 6 * prices["worker_seconds"]
+    price += 1200 * prices["model_tokens"] + 4096 * prices["stored_bytes"]
+    numerator, denominator = await figure(gateway, "cost_per_correct_case")
+    assert (numerator, denominator) == (pytest.approx(price), 2)
+
+
+async def test_a_case_tells_its_cost(gateway: EdgeUnderTest) -> None:
+    """Of its operations as they are, of its own account, and how long people were waited for.
+
+    Requirements: V4
+    """
+    began = real_now() - timedelta(minutes=20)
+    sent = {"started_at": "2026-03-01T12:00:00Z", "ended_at": "2026-03-01T12:00:02.5Z", "sent": True}
+    sent |= {"attempt_id": "att_1", "fence": 1, "state": "REJECTED"}
+    waited = {"id": "approve", "kind": "approval", "started_at": "2026-03-01T12:00:00Z"}
+    steps = [{**waited, "ended_at": "2026-03-01T13:30:00Z"}, {**waited, "id": "again"}, {"id": "x", "kind": "command"}]
+    spent = {**SPENT, "person_since": "2026-03-01T15:00:00Z"}
+    instance = case(began, definition="flow", steps=steps, spent=spent, history_seq=12)
+    await project(gateway, changed(instance, operation(instance, attempt_count=3, attempts=[sent, sent])))
+    headers = gateway.headers(sub="operator:eye", roles=("viewer",))
+    response = await gateway.client.get(f"/v1/workflows/{instance.workflow_id}", headers=headers)
+    assert response.json()["cost"] == {
+        "transitions": 12,
+        "stored_bytes": 1024,
+        "attempts": 3,
+        "model_tokens": 300,
+        "worker_seconds": 5.0,
+        "effects": 1,
+        "human_minutes": 2.0,
+        "human_since": "2026-03-01T15:00:00Z",
+        "human_wait_minutes": 90.0,
+        "timers_fired": 2,
+        "timer_late_seconds": 3.0,
+    }
+
+
 async def test_a_change_that_commits_late_is_not_missed(gateway: EdgeUnderTest) -> None:
     """A change counts although the timer ran between its statement and its commit.
 
@@ -435,8 +511,10 @@ async def test_cost_does_not_grow_with_history(gateway: EdgeUnderTest) -> None:
     async with gateway.database.connection() as connection:
         await connection.execute(
             "INSERT INTO gateway.case_view (workflow_id, tenant, subject, definition, object_type, object_id, status, "
-            "state_version, deadline_at, created_at, closed_at, instance, obligations) "
-            "SELECT 'wf_' || n, 'acme', 'agent:a', 'command', 'o', 'o', 'CLOSED', 1, at, at, at, '{}', '[]' "
+            "state_version, deadline_at, created_at, closed_at, instance, obligations, transitions, stored_bytes, "
+            "attempts, model_tokens, worker_seconds, person_seconds, timers_fired, timer_late_seconds) "
+            "SELECT 'wf_' || n, 'acme', 'agent:a', 'command', 'o', 'o', 'CLOSED', 1, at, at, at, '{}', '[]', "
+            "0, 0, 0, 0, 0, 0, 0, 0 "
             "FROM (SELECT n, $1::timestamptz - n * interval '1 min' AS at FROM generate_series(1, 5000) AS n) AS o",
             now - timedelta(days=1),
         )

@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.asks import decide, open_approval
 from tests.gateway.edge import EdgeUnderTest, draft
 from tests.gateway.mending import told_incident, told_repair
-from tests.gateway.test_governance import ADMIN, OPERATOR, VIEWER
+from tests.gateway.test_governance import ADMIN, OPERATOR
 from tests.gateway.test_refusals import problem
 from tests.gateway.test_views import accepted, changed_exception, events_of, project
 
@@ -25,6 +25,7 @@ PATHS = {
     "/v1/decisions/{decision_id}": {"get"},
     "/v1/decisions/{decision_id}/revoke": {"post"},
     "/v1/capabilities": {"post"},
+    "/v1/capabilities/{capability_id}": {"get"},
     "/v1/capabilities/{capability_id}/revoke": {"post"},
     "/v1/commands": {"get", "post"},
     "/v1/commands:batch": {"post"},
@@ -39,6 +40,7 @@ PATHS = {
     "/v1/workflows/{workflow_id}/signals": {"post"},
     "/v1/workflows/{workflow_id}/signals/{event_id}": {"get"},
     "/v1/workflows/{workflow_id}/cancel": {"post"},
+    "/v1/workflows/{workflow_id}/legal-hold": {"delete", "post"},
     "/v1/approvals": {"get"},
     "/v1/approvals/{approval_id}": {"get"},
     "/v1/approvals/{approval_id}/decision": {"post"},
@@ -251,6 +253,7 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
         "{repair_id}": repair.repair_id,
         "{incident_id}": incident.incident_id,
         "{decision_id}": start.mandate.decision_id,
+        "{capability_id}": start.mandate.capability_id,
         "{slug}": "forbidden",
         "{name}": "article",
         "{version}": "1",
@@ -261,7 +264,7 @@ async def test_answers_fit_the_document(gateway: EdgeUnderTest) -> None:
         url = path
         for name, value in names.items():
             url = url.replace(name, value)
-        response = await gateway.client.get(url, headers=gateway.headers(**VIEWER))
+        response = await gateway.client.get(url, headers=gateway.headers(**OPERATOR))
         assert response.status_code == 200, (url, response.text)
         answer = item["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         check(found, answer, response.json())

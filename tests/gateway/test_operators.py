@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 from tests.gateway.asks import OPERATOR, changed, project, running_case
 from tests.gateway.edge import DRAFT, EdgeUnderTest, draft, later
 from tests.gateway.test_refusals import problem
@@ -33,9 +34,15 @@ from trueup_common.contracts.states import (
     Phase,
 )
 from trueup_common.runtime.clock import real_now
+from trueup_gateway.api.batches import BatchFilter, OperatorBatchRequest, TurnRequest
+from trueup_gateway.api.controls import BreakGlassRequest, FreezeRequest, LiftRequest
+from trueup_gateway.api.holds import HoldRequest
+from trueup_gateway.api.http import fit
+from trueup_gateway.api.operators import CancelRequest, OperatorCommandRequest
 from trueup_gateway.core.operator_params import PARAMS
 from trueup_gateway.core.operators import Target, facts_of
 from trueup_gateway.core.projection import case_view
+from trueup_gateway.core.refusal import Refused
 from trueup_gateway.store import Reader
 
 REPAIRER = {"sub": "service:repair-planner", "roles": ("repairer",)}
@@ -124,6 +131,23 @@ async def failed_command(
     exception = changed_exception(start, slug, kind=kind)
     await project(gateway, CaseChanged(instance=instance, operations=(row,)), exception)
     return start, row, exception
+
+
+async def test_nobody_acts_on_the_trouble_of_a_case_that_is_not_shown_yet(gateway: EdgeUnderTest) -> None:
+    """Projections come in any order. An exception whose case is still to come is not one about no case at all, which
+    whoever looked into it may simply end; what is about none, an object that nobody manages, is.
+
+    Requirements: Q8, O3, M2
+    """
+    start, _, _ = await failed_command(gateway, "another")
+    early = changed_exception(start, "early", workflow_id=new_id("wf"), command_id=new_id("cmd"))
+    name = new_id("cmd")
+    foreign = changed_exception(start, "foreign", workflow_id=name, command_id=name, kind="needs_review")
+    await project(gateway, early, foreign)
+    said = {"params": {"disposition": [{"effect": "post-1", "became": "removed"}]}}
+    refused = await operate(gateway, "exception", early.exception_id, "MARK_RESOLVED", **said)
+    assert (refused.status_code, refused.headers.get("Retry-After")) == (503, "1")
+    assert (await operate(gateway, "exception", foreign.exception_id, "MARK_RESOLVED", **said)).status_code == 202
 
 
 async def test_a_redrive_goes_out_once_and_its_end_comes_back(gateway: EdgeUnderTest) -> None:
@@ -282,6 +306,8 @@ async def test_a_settlement_needs_what_makes_it_one(gateway: EdgeUnderTest) -> N
     assert await asked({"finding": "ABSENT"}, []) == ["/evidence"]
     assert await asked({"finding": "ABSENT", "receipt": receipt}, proof) == ["/params/receipt"]
     assert await asked({"finding": "CLOSE"}, proof) == ["/params/disposition"]
+    foreign = {"finding": "CLOSE", "disposition": [{"effect": new_id("cmd"), "became": "gone"}]}
+    assert await asked(foreign, proof) == ["/params/disposition"]
     assert await asked({"finding": "ABSENT", "note": "free text"}, proof) == ["/params/note"]
     assert await sent(gateway, start.workflow_id) == []
     taken = await operate(
@@ -360,6 +386,106 @@ async def test_what_was_seen_elsewhere_resolves_nothing(gateway: EdgeUnderTest) 
     ]
 
 
+async def stuck_case(
+    gateway: EdgeUnderTest, *states: OperationState, **changes: Any
+) -> tuple[InstanceRow, list[JournalRow]]:
+    """A workflow in a person's hands with one operation per state, each about a post of its own."""
+    _, like, _ = await failed_command(gateway, new_id("msg").replace("_", "-"))
+    instance = await running_case(gateway, status=InstanceStatus.HUMAN_TAKEOVER, direction="person", **changes)
+    ends = {OperationState.SUCCESS: "CONFIRMED", OperationState.FAILED: "REJECTED"}
+    rows = [
+        like.evolve(
+            command_id=new_id("cmd"),
+            workflow_id=instance.workflow_id,
+            step_id=f"step-{number}",
+            state=state,
+            attempts=[{**like.attempts[0], "state": ends.get(state, "UNKNOWN")}],
+        )
+        for number, state in enumerate(states, 1)
+    ]
+    newer = instance.evolve(state_version=instance.state_version + 1)
+    await project(gateway, CaseChanged(instance=newer, operations=tuple(rows)))
+    return newer, rows
+
+
+async def test_a_case_is_closed_by_speaking_of_every_effect_and_of_no_other(gateway: EdgeUnderTest) -> None:
+    """Of a case as a whole each effect that stands or may is named once; one that is known not to have happened, one of
+    another case, and free words are not.
+
+    Requirements: O3, E3
+    """
+    instance, rows = await stuck_case(
+        gateway, OperationState.SUCCESS, OperationState.FAILED, OperationState.DEAD_LETTERED, OperationState.RESOLVED
+    )
+    done, failed, dead, over = (row.command_id for row in rows)
+
+    async def said(*names: str, **more: Any) -> httpx.Response:
+        params = {"disposition": [{"effect": name, "became": "kept"} for name in names], **more}
+        return await on_case(gateway, instance, "MARK_RESOLVED", params=params)
+
+    for names, detail in (
+        ((), done),
+        ((done,), dead),
+        ((done, dead, failed), failed),
+        ((done, dead, over), over),
+        ((done, dead, new_id("cmd")), "no effect of this case"),
+        ((done, dead, "everything"), "everything"),
+        ((done, dead, done), "more than once"),
+    ):
+        errors = problem(await said(*names), 422, "payload-invalid")["errors"]
+        assert any(item["pointer"] == "/params/disposition" and detail in item["detail"] for item in errors), names
+    shown = await on_case(gateway, instance, "MARK_RESOLVED", params={})
+    assert problem(shown, 422, "payload-invalid")["errors"][0]["pointer"] == "/params/observation"
+    taken = await said(dead, done)
+    assert taken.status_code == 202, taken.text
+    (command,) = await sent(gateway, instance.workflow_id)
+    assert {item["effect"] for item in command.params["disposition"]} == {done, dead} and command.seen == []
+
+
+async def test_a_case_is_closed_by_seeing_every_element_and_not_only_one(gateway: EdgeUnderTest) -> None:
+    """One healthy element says nothing of the others: all that the case established or still owes were seen a moment
+    ago; an effect without an element is spoken about all the same.
+
+    Requirements: O3, R5
+    """
+    owed = {"command_id": "cmd_x", "system": "wordpress", "resource": "post/9", "element": "wordpress.status"}
+    instance, (first, second, third) = await stuck_case(
+        gateway, OperationState.SUCCESS, OperationState.SUCCESS, OperationState.DEAD_LETTERED, owed=[owed]
+    )
+
+    def element(row: JournalRow, number: int, age: float = 5, **facts: Any) -> ElementChanged:
+        place = {"system": "wordpress", "resource": f"post/{number}", "element": "wordpress.status"}
+        return ElementChanged(
+            tenant="acme",
+            command_id=row.command_id,
+            workflow_id=instance.workflow_id,
+            desired="draft",
+            observed_at=later(-age),
+            **{"phase": Phase.HEALTHY, "version": 1, **place, **facts},
+        )
+
+    async def resolve(*names: str) -> httpx.Response:
+        named = {"system": "wordpress", "resource": "post/7", "element": "wordpress.status"}
+        params = {"observation": named, "disposition": [{"effect": name, "became": "kept"} for name in names]}
+        return await on_case(gateway, instance, "MARK_RESOLVED", params=params)
+
+    async def missing(*names: str) -> str:
+        errors = problem(await resolve(*names), 422, "payload-invalid")["errors"]
+        return " / ".join(item["detail"] for item in errors)
+
+    await project(gateway, element(first, 7), element(second, 8, phase=Phase.DRIFT))
+    assert "post/8" in await missing(third.command_id) and "post/9" in await missing(third.command_id)
+    await project(gateway, element(second, 8, 1000, version=2), element(second, 9))
+    found = await missing(third.command_id)
+    assert "post/8" in found and "post/9" not in found
+    await project(gateway, element(second, 8, version=3))
+    assert third.command_id in await missing(), "nothing was seen of what it may have done"
+    taken = await resolve(third.command_id)
+    assert taken.status_code == 202, taken.text
+    (command,) = await sent(gateway, instance.workflow_id)
+    assert command.seen == sorted([first.command_id, second.command_id])
+
+
 @pytest.mark.parametrize("action", ["REDRIVE", "ASSIGN"])
 @pytest.mark.parametrize(
     "deadline",
@@ -436,7 +562,7 @@ async def test_what_is_possible_in_each_status(gateway: EdgeUnderTest, status: I
     instance = await running_case(gateway, status=status)
     needed = {
         "RESUME": {} if status is InstanceStatus.PAUSED else {"from_step": "draft"},
-        "MARK_RESOLVED": {"disposition": [{"effect": "all", "became": "gone"}]},
+        "MARK_RESOLVED": {"disposition": []},  # it caused nothing
         "ASSIGN": {"owner": "x"},
     }
     taken = []
@@ -512,7 +638,12 @@ async def test_a_preview_tells_what_runs_again_and_changes_nothing(gateway: Edge
     assert shown.status_code == 200, shown.text
     body = shown.json()
     assert (body["again"], body["kept"]) == (["approve", "publish"], ["draft"])
-    assert body["effects_again"] == [{"step": "publish", "command_type": "wordpress.publish_post"}]
+    publish = {"step": "publish", "command_type": "wordpress.publish_post", "command_id": None, "state": None}
+    assert body["effects_again"] == [{**publish, "how": "first_time"}]
+    draft_kept = {"step": "draft", "command_type": "wordpress.create_draft", "command_id": "c1", "state": None}
+    assert body["effects_kept"] == [draft_kept]
+    assert body["waits_reopened"] == [{"step": "approve", "kind": "approval", "was": "FAILED"}]
+    assert body["held"] == [] and body["version"] == body["from_version"] == instance.version
     assert await gateway.rows() == before and await sent(gateway, instance.workflow_id) == []
     for params in ({}, {"from_step": "nowhere"}, {"from_step": "nowhere", "dry_run": True}):
         response = await on_case(gateway, instance, "RESUME", params=params)
@@ -531,6 +662,42 @@ def test_every_action_has_its_parameters() -> None:
     assert set(PARAMS) == set(OperatorAction)
 
 
+BODIES = (
+    *dict.fromkeys(PARAMS.values()),
+    *(OperatorCommandRequest, CancelRequest, OperatorBatchRequest, TurnRequest, BatchFilter),
+    *(FreezeRequest, BreakGlassRequest, LiftRequest, HoldRequest),
+)
+"""Every body that an operator sends."""
+
+
+@pytest.mark.parametrize("model", BODIES, ids=lambda model: model.__name__)
+def test_no_operators_body_reads_a_value_of_another_type(model: type[BaseModel]) -> None:
+    """`true` is no number, `"1"` is none either, and `1` is no truth: what a field takes is what its schema says.
+
+    Requirements: T3, F1
+    """
+    schema = model.model_json_schema()
+    names = {"boolean": (bool,), "integer": (int,), "number": (int, float), "string": (str,), "null": (type(None),)}
+    names |= {"array": (list,), "object": (dict,)}
+
+    def types_of(field: dict[str, Any]) -> set[type]:
+        if "$ref" in field:
+            return types_of(schema["$defs"][field["$ref"].rpartition("/")[2]])
+        parts = field.get("anyOf") or field.get("allOf")
+        if parts:
+            return {kind for part in parts for kind in types_of(part)}
+        return set(names[field["type"]])
+
+    for name, field in schema.get("properties", {}).items():
+        permitted = types_of(field)
+        for value in (True, False, 1, 0, 1.5, "1", "true", "x", None, [], {}, [1], {"a": 1}):
+            if type(value) in permitted:
+                continue
+            with pytest.raises(Refused) as refused:
+                fit(model, {name: value})
+            assert any(pointer.startswith(f"/{name}") for pointer, _ in refused.value.errors), (name, value)
+
+
 async def test_drift_and_quarantine_belong_to_those_who_found_them(gateway: EdgeUnderTest) -> None:
     """The reconciler looks at a drift, the planner repairs it and owns what nobody could read.
 
@@ -542,7 +709,7 @@ async def test_drift_and_quarantine_belong_to_those_who_found_them(gateway: Edge
         "drift",
         kind=ExceptionKind.STATE_DRIFT.value,
         command_id=None,
-        envelope={"target_system": "wordpress", "resource": "post/7", "element": "wordpress.status"},
+        envelope={"target_system": "wordpress", "target_resource": "post/7", "element": "wordpress.status"},
     )
     lost = changed_exception(start, "lost", kind="quarantined_message", command_id=None, workflow_id=None)
     await project(gateway, drift, lost)

@@ -343,7 +343,7 @@ async def test_a_store_that_is_away_is_503(gateway: EdgeUnderTest) -> None:
     Requirements: M2
     """
     capability = (await gateway.capability())["capability"]
-    await gateway.database.pool.close()
+    await gateway.database.close()
     for response in (
         await gateway.submit(capability, "away", draft("away")),
         await gateway.client.get("/v1/commands", headers=gateway.headers()),

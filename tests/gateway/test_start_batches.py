@@ -21,7 +21,7 @@ from trueup_gateway import starting
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.workflow_start import NewWorkflow, StartRequest
 from trueup_gateway.starting import Started
-from trueup_gateway.store import acceptance, authority, reads, workflows
+from trueup_gateway.store import acceptance, authority, operators, people, reads, workflows
 
 Answer = Started | Refused
 
@@ -290,6 +290,9 @@ async def test_what_waits_when_the_gateway_leaves_was_never_accepted(gateway_dat
         ("mandates", f"SELECT * FROM gateway.mandate {authority._LOCKED}"),
         ("effects", authority._COUNTED),
         ("whole case", reads._WHOLE_CASE),
+        ("act at work", f"SELECT * FROM gateway.operator_command {operators._AT_WORK}"),
+        ("acts about", f"SELECT $1::text, $2::text FROM gateway.operator_command WHERE {operators._ABOUT}"),
+        ("own approval", f"SELECT FROM gateway.approval AS a WHERE a.approval_id = $1 AND {people._OWN}"),
     ],
 )
 async def test_rows_of_a_batch_are_reached_by_their_key(gateway: EdgeUnderTest, name: str, statement: str) -> None:

@@ -19,7 +19,9 @@ from trueup_common.contracts.states import InstanceStatus
 from trueup_common.runtime.clock import real_now
 from trueup_gateway import watching
 from trueup_gateway.api import streams
-from trueup_gateway.store import Reader
+from trueup_gateway.tokens import Caller
+
+VIEWER_CALLER = Caller("operator:eye", "acme", ("viewer",), (), 0, 0)
 
 
 def facts(instance: InstanceRow, count: int) -> list[HistoryEvent]:
@@ -62,7 +64,7 @@ async def test_a_case_is_followed_step_by_step(gateway: EdgeUnderTest) -> None:
     instance = await running_case(gateway, wait={"reason": "approval", "expects": "person"})
     first, second, third = facts(instance, 3)
     with gateway.gateway.watch.following(instance.workflow_id, "me") as follower:
-        source = streams._follow(gateway.gateway, Reader("acme"), follower, 0)
+        source = streams._follow(gateway.gateway, VIEWER_CALLER, follower, 0)
         (state,) = await parts(source, 1)
         assert (state["event"], state["data"]["status"]) == ("state", "WAITING")
         newer = await changed(gateway, instance, first, second, status=InstanceStatus.RUNNING)
@@ -104,7 +106,7 @@ async def test_facts_that_come_out_of_order_are_shown_in_order(gateway: EdgeUnde
     shown = (await gateway.client.get(url, headers=gateway.headers())).json()["items"]
     assert [event["seq"] for event in shown] == [1]
     with gateway.gateway.watch.following(instance.workflow_id, "me") as follower:
-        source = streams._follow(gateway.gateway, Reader("acme"), follower, 0)
+        source = streams._follow(gateway.gateway, VIEWER_CALLER, follower, 0)
         seen = await parts(source, 2)
         assert [(part["event"], part["id"]) for part in seen] == [("history", "1"), ("state", None)]
         await changed(gateway, before, second, history_seq=2)
@@ -144,7 +146,8 @@ async def test_many_streams_are_one_look(gateway: EdgeUnderTest, monkeypatch: py
 
 
 async def test_the_number_of_streams_is_bounded(gateway: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound of all, or of one caller, a stream is refused; a place that is given back is free again.
+    """Beyond the bound of one caller a stream is refused with 429, beyond that of the replica with 503 and a time to
+    come back; a place that is given back is free again.
 
     Requirements: L7
     """
@@ -154,6 +157,11 @@ async def test_the_number_of_streams_is_bounded(gateway: EdgeUnderTest, monkeypa
     with gateway.gateway.watch.following(instance.workflow_id, "acme/agent:publisher"):
         problem(await gateway.client.get(url, headers=gateway.headers()), 429, "rate-limited")
         assert (await gateway.client.get(url, headers=gateway.headers(**OPERATOR))).status_code == 200
+    monkeypatch.setattr(watching, "FOLLOWERS_MAX", 1)
+    with gateway.gateway.watch.following(instance.workflow_id, "acme/agent:publisher"):
+        full = await gateway.client.get(url, headers=gateway.headers(**OPERATOR))
+        problem(full, 503, "unavailable")
+        assert int(full.headers["retry-after"]) > 0
     assert (await gateway.client.get(url, headers=gateway.headers())).status_code == 200
     problem(await gateway.client.get(url, headers=gateway.headers(tenant="globex")), 404, "not-found")
 
@@ -169,7 +177,7 @@ async def test_a_client_who_does_not_read_is_cut(gateway: EdgeUnderTest, monkeyp
 
     place = ExitStack()
     follower = place.enter_context(gateway.gateway.watch.following(instance.workflow_id, "me"))
-    response = streams.EventStream(streams._follow(gateway.gateway, Reader("acme"), follower, 0), place)
+    response = streams.EventStream(streams._follow(gateway.gateway, VIEWER_CALLER, follower, 0), place)
 
     async def receive() -> Any:
         await asyncio.Event().wait()

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from tests.gateway.asks import project
-from tests.gateway.edge import EdgeUnderTest, draft
+from tests.gateway.edge import EdgeUnderTest, draft, later
 from tests.gateway.mending import told_incident, told_repair
 
+from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.events import ExceptionChanged
+from trueup_common.contracts.ids import derived_id
 from trueup_common.runtime.clock import real_now
 from trueup_gateway.policy import DEFAULT_TEXT, PolicySet
 
@@ -38,10 +41,35 @@ async def ended(gateway: EdgeUnderTest, command_id: str, state: str) -> None:
         await connection.execute("DELETE FROM gateway.received WHERE command_id = $1", command_id)
 
 
-async def repair_capability(gateway: EdgeUnderTest, supersedes: str, *types: str, resource: str = "post") -> str:
-    capability = await gateway.capability(
-        *(types or ("wordpress.create_draft",)), resource=resource, context={"supersedes": supersedes}, **REPAIRER
-    )
+async def offered(gateway: EdgeUnderTest, supersedes: str, body: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A drift whose exception offers this command as its repair; answers the context of a decision on exactly that."""
+    offer = {
+        "command_type": body["command_type"],
+        "resource": body["target"]["resource"],
+        "payload": body["payload"],
+        "supersedes": supersedes,
+    }
+    facts: dict[str, Any] = {
+        "exception_id": derived_id("exc", supersedes, digest(offer)),
+        "tenant": "acme",
+        "kind": "state_drift",
+        "status": "open",
+        "lifecycle": "assigned",
+        "failure_class": "STATE_DRIFT",
+        "owner": "operators",
+        "deadline_at": later(3600),
+        "opened_at": later(-60),
+        "envelope": {"repair": offer},
+        "version": 1,
+    }
+    event = ExceptionChanged(**{**facts, **changes})
+    await project(gateway, event, tenant=event.tenant)
+    return {"supersedes": supersedes, "payload_sha256": digest(body["payload"])}
+
+
+async def repair_capability(gateway: EdgeUnderTest, supersedes: str, body: dict[str, Any]) -> str:
+    context = await offered(gateway, supersedes, body)
+    capability = await gateway.capability(body["command_type"], resource="post", context=context, **REPAIRER)
     return str(capability["capability"])
 
 
@@ -55,8 +83,8 @@ async def test_a_repair_takes_the_place_and_the_identity_of_what_succeeded(gatew
     """Requirements: O6, G7, I2"""
     first = await accepted(gateway, "repaired", "repaired")
     await ended(gateway, first, "SUCCESS")
-    token = await repair_capability(gateway, first)
     body = draft("repaired", supersedes=first)
+    token = await repair_capability(gateway, first, body)
     response = await gateway.submit(token, "repair:rep_1", body)
     assert response.status_code == 202, response.text
     second = response.json()["command_id"]
@@ -81,8 +109,9 @@ async def test_nothing_takes_the_place_of_what_has_not_ended_or_is_not_known(
     first = await accepted(gateway, slug, slug)
     if state != "RECEIVED":
         await ended(gateway, first, state)
-    token = await repair_capability(gateway, first)
-    response = await gateway.submit(token, f"repair:{slug}", draft(slug, supersedes=first))
+    body = draft(slug, supersedes=first)
+    token = await repair_capability(gateway, first, body)
+    response = await gateway.submit(token, f"repair:{slug}", body)
     assert response.status_code == 409
     assert (response.json()["state"], response.json()["command_id"]) == (state, first)
 
@@ -119,10 +148,81 @@ async def test_a_repairers_decision_covers_the_command_it_was_made_about_and_no_
     """Requirements: G3, G7"""
     first = await accepted(gateway, "bound", "bound")
     await ended(gateway, first, "SUCCESS")
-    token = await repair_capability(gateway, first)
-    for body in (draft("elsewhere"), draft("bound", supersedes=UNKNOWN)):
+    token = await repair_capability(gateway, first, draft("bound"))
+    for body, check in (
+        (draft("bound"), "decision"),
+        (draft("bound", supersedes=UNKNOWN), "decision"),
+        (draft("elsewhere", supersedes=first), "payload_hash"),
+    ):
         refused = await gateway.submit(token, "repair:wide", body)
-        assert (refused.status_code, refused.json()["check"]) == (403, "decision")
+        assert (refused.status_code, refused.json()["check"]) == (403, check)
+
+
+async def test_a_repairer_writes_what_an_open_drift_offers_and_nothing_else(gateway: EdgeUnderTest) -> None:
+    """The right command, object and command type with a content of one's own is no repair: not while the drift is open,
+    not after it, not for another tenant's, and not without any content named.
+
+    Requirements: G7, N, G3
+    """
+    first = await accepted(gateway, "offered", "offered")
+    await ended(gateway, first, "SUCCESS")
+    body = draft("offered", supersedes=first)
+    mine = {"supersedes": first, "payload_sha256": digest({**body["payload"], "content": "<script>"})}
+    exact = {"supersedes": first, "payload_sha256": digest(body["payload"])}
+
+    async def asked(context: dict[str, Any], **who: Any) -> tuple[int, Any]:
+        wanted = {
+            "action": {"command_types": ["wordpress.create_draft"], "workflow": None},
+            "resource": {"system": "wordpress", "resource": "post"},
+            "purpose": "test",
+            "context": context,
+        }
+        headers = gateway.headers(**(who or REPAIRER))
+        response = await gateway.client.post("/v1/decisions", json=wanted, headers=headers)
+        return response.status_code, response.json().get("outcome")
+
+    assert (await asked(exact))[0] == 503, "nothing is offered (yet): asked again later, decided never"
+    await offered(gateway, first, draft("offered"), tenant="globex", exception_id="exc_" + "1" * 32)
+    await offered(gateway, first, draft("offered"), status="closed", exception_id="exc_" + "2" * 32)
+    await offered(gateway, first, draft("offered"), kind="failed", exception_id="exc_" + "3" * 32)
+    assert (await asked(exact))[0] == 503
+    await offered(gateway, first, draft("offered"))
+    assert await asked(exact) == (201, "approved")
+    for context in (mine, {"supersedes": first}):
+        assert (await asked(context))[0] == 503
+    agent = await gateway.decide(resource="post", context=mine)
+    assert agent["determining_policies"] == ["agents-act-at-moderate-risk"], "an agent's own content is an agent's"
+    both = {**REPAIRER, "roles": ("repairer", "viewer")}
+    assert (await asked(mine, **both))[0] == 503
+
+
+async def test_naming_an_ended_command_makes_no_repair_of_anything_ever_after(gateway: EdgeUnderTest) -> None:
+    """A decision that merely names `supersedes` is evaluated again as what it was: policy that lets repairs through
+    alone does not let it through.
+
+    Requirements: G5, G7
+    """
+    first = await accepted(gateway, "dodging", "dodging")
+    await ended(gateway, first, "DEAD_LETTERED")
+    body = draft("dodging", supersedes=first)
+    capability = await gateway.capability(resource="post", context={"supersedes": first}, max_uses=2)
+    repair = await repair_capability(gateway, first, body)
+    text = (await gateway.gateway.reads.policy()).text  # type: ignore[union-attr]
+    only = f'{text}\n@id("only-repairs") forbid (principal, action == Action::"execute", resource)'
+    only += "unless { context.repair };"
+    headers = gateway.headers(sub="operator:root", roles=("admin",))
+    for number, (policies, expected) in enumerate(((only, 403), (text, 202))):
+        changed = await gateway.client.put(
+            "/v1/policies",
+            json={"policies": policies, "reason": "test"},
+            headers={**headers, "Idempotency-Key": f"dodge-{number}"},
+        )
+        assert changed.status_code in (200, 201), changed.text
+        if expected == 403:
+            refused = await gateway.submit(capability["capability"], "dodging-2", body)
+            assert (refused.status_code, refused.json()["check"]) == (403, "policy")
+            taken = await gateway.submit(repair, "repair:dodging", body)
+            assert taken.status_code == 202, taken.text
 
 
 async def test_a_repairer_without_something_to_repair_may_do_nothing(gateway: EdgeUnderTest) -> None:
@@ -131,7 +231,7 @@ async def test_a_repairer_without_something_to_repair_may_do_nothing(gateway: Ed
     assert (denied["outcome"], denied["determining_policies"]) == ("denied", [])
     first = await accepted(gateway, "pivot", "pivot")
     await ended(gateway, first, "SUCCESS")
-    about = {"context": {"supersedes": first}}
+    about = {"context": await offered(gateway, first, draft("pivot"))}
     small = await gateway.decide("wordpress.create_draft", resource="post", **about, **REPAIRER)
     assert (small["outcome"], small["determining_policies"]) == ("approved", ["repairs-act-in-the-place-of-what-ended"])
     for type_, resource in (("wordpress.trash_post", "post"), ("wordpress.create_draft", "post/7")):
@@ -144,6 +244,7 @@ async def test_a_repairer_without_something_to_repair_may_do_nothing(gateway: Ed
             first,
             "wordpress.publish_post",
         )
+    about = {"context": await offered(gateway, first, draft("pivot", command_type="wordpress.publish_post"))}
     pivot = await gateway.decide("wordpress.publish_post", resource="post", **about, **REPAIRER)
     assert (pivot["outcome"], pivot["approval_id"] is None) == ("approval_required", False)
     headers = gateway.headers(**REPAIRER)

@@ -479,6 +479,21 @@ def test_effects_are_counted_once_each() -> None:
     assert isinstance(mint(asked, full, now=NOW, real=real_now(), ask=ask), Refusal)
 
 
+def test_a_corrected_version_is_granted_for_where_a_decision_let_the_case_go_on_by_it() -> None:
+    """By the document of its start, or by one that an operator's decision named; by no other.
+
+    Requirements: O7, G5
+    """
+    corrected = MANDATE.evolve(documents=["e" * 64])
+    asked = request_of(_CARRIED, WORKFLOW, DRAFT.type, document_sha256="e" * 64)
+    for mandate, granted in ((MANDATE, False), (corrected, True)):
+        facts = Facts(mandate, DECISION, False, DRAFT, None, True, POLICY.sha256, 1)
+        found = mint(asked, facts, now=NOW, real=real_now(), ask=ask)
+        assert isinstance(found, GrantClaims) is granted
+        if isinstance(found, Refusal):
+            assert found.check == "document"
+
+
 def test_an_answer_with_errors_permits_nothing() -> None:
     """An engine that says Allow beside an error has not said Allow.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.patience import PATIENCE_SECONDS
-from tests.turns import LONGEST_FIRST, in_turns
+from tests.turns import LONGEST_FIRST, SHARED_PLANE, InLots, in_turns, lot_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 70
@@ -76,6 +76,22 @@ def test_every_file_has_its_turn() -> None:
     assert [name for name in order if name in LONGEST_FIRST] == list(LONGEST_FIRST)
     assert order[0] == LONGEST_FIRST[0] and order[1] not in LONGEST_FIRST
     assert list(in_turns(["b", "a"])) == ["b", "a"]
+
+
+def test_files_that_share_a_plane_are_in_one_of_the_lots() -> None:
+    """Whoever uses the shared plane goes where it runs already; every other file is a lot of its own."""
+    sharing = set()
+    for path in (ROOT / "tests" / "system").glob("test_*.py"):
+        known = list(functions(ast.parse(path.read_text(encoding="utf-8"))))
+        asking = [node for node in known if node.decorator_list or node.name.startswith("test_")]
+        asks = any(argument.arg == "plane" for node in asking for argument in node.args.args)
+        if asks and "plane" not in {node.name for node in known}:
+            sharing.add(f"system/{path.name}")
+    assert sorted(name for lot in SHARED_PLANE for name in lot) == sorted(sharing)
+    assert {lot_of(name) for lot in SHARED_PLANE for name in lot} == {lot[0] for lot in SHARED_PLANE}
+    assert lot_of("house/test_tidy.py") == "house/test_tidy.py"
+    scheduler = InLots.__new__(InLots)
+    assert scheduler._split_scope(f"tests/{SHARED_PLANE[0][1]}::test_a[1]") == SHARED_PLANE[0][0]
 
 
 def test_nothing_committed_names_an_address_of_this_machine_or_a_secret() -> None:

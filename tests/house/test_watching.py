@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from trueup_gateway.core import measures
-from trueup_gateway.core.kpi import FIGURES, WINDOWS
+from trueup_gateway.core.kpi import COST, FIGURES, WINDOWS
 from trueup_gateway.core.slo import BurnRule
 from trueup_gateway.core.windows import window_text
 from trueup_gateway.levels import shipped_levels
-from trueup_repair_planner.core import lifecycle
+from trueup_repair_planner.core import resolutions
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = [
@@ -82,7 +82,7 @@ def test_the_dashboard_can_be_imported_and_read() -> None:
         assert references and len(set(references)) == len(references)
         assert all(target["expr"] and target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
     shown = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])
-    assert all(figure.name in shown for figure in FIGURES)
+    assert all(figure.name in shown for figure in (*FIGURES, COST))
     windows = {f'window="{window_text(seconds)}"' for seconds in WINDOWS}
     asked = set(re.findall(r'trueup_kpi\{(window="[^"]+")', shown))
     assert asked and asked <= windows
@@ -93,6 +93,6 @@ def test_numbers_and_planner_call_the_same_repaired() -> None:
 
     Requirements: V2
     """
-    assert measures.VERIFIED_BY == lifecycle.VERIFIED_BY
-    assert measures.SETTLED_BY == lifecycle.VERIFIED_BY | lifecycle.SETTLED_BY
-    assert measures.DOUBTS == lifecycle.DOUBTS
+    assert measures.VERIFIED_BY == resolutions.VERIFIED_BY
+    assert measures.SETTLED_BY == resolutions.VERIFIED_BY | resolutions.SETTLED_BY
+    assert measures.DOUBTS == resolutions.DOUBTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -376,8 +377,33 @@ class Run:
         """An operator's act on the newest operation of a step."""
         return self.act(self.row(step_id).command_id, action, rival=rival, **changes)
 
-    def act(self, command_id: str | None, action: str, *, rival: str | None = None, **changes: Any) -> Run:
+    def act(
+        self,
+        command_id: str | None,
+        action: str,
+        *,
+        rival: str | None = None,
+        corrected: WorkflowDocument | None = None,
+        beside: Sequence[str] = (),
+        **changes: Any,
+    ) -> Run:
+        """An operator's act; `beside` are acts of others that are taken up with it, in one commit."""
         fold = self._fold()
+        self._act(fold, command_id, action, rival=rival, corrected=corrected, **changes)
+        for other in beside:
+            self._act(fold, command_id, other)
+        return self._finish(fold)
+
+    def _act(
+        self,
+        fold: Fold,
+        command_id: str | None,
+        action: str,
+        *,
+        rival: str | None = None,
+        corrected: WorkflowDocument | None = None,
+        **changes: Any,
+    ) -> None:
         self.acts += 1
         asked = OperatorCommand(
             **{
@@ -400,8 +426,10 @@ class Run:
         declaration = None
         if command_id is not None:
             declaration = self.workflow.declarations[fold.at(command_id).operation.command_type]
-        fold_command(fold, asked, Ground(self.authority, declaration, None, rival), asked.operator_command_id)
-        return self._finish(fold)
+        version = Workflow(corrected, Expressions(corrected), self.workflow.declarations) if corrected else None
+        fold_command(fold, asked, Ground(self.authority, declaration, None, rival, version), asked.operator_command_id)
+        if version is not None and fold.workflow is version:
+            self.workflow = version
 
     def verified(self, step_id: str) -> Run:
         """The reconciler saw what a step established."""
@@ -463,7 +491,10 @@ class Run:
                 return
             for item in wanted:
                 key = (fold.instance.tenant, item.key)
-                begin(fold, item, self.authority, holder=self.world.newest.get(key))
+                holder = self.world.newest.get(key)
+                if holder is not None:  # as this commit leaves it, where it is one of the case's own
+                    holder = fold.operations.get(holder.command_id, holder)
+                begin(fold, item, self.authority, holder=holder)
                 for row in fold.operations.values():
                     if row.idempotency_key == item.key and row.error_code != "identity_in_use":
                         self.world.newest[key] = row

@@ -177,6 +177,21 @@ def test_a_case_resumes_from_a_step_and_keeps_what_stands() -> None:
     assert all(count <= 1 for count in run.world.standing.values())
 
 
+def test_resuming_from_a_conflict_ends_although_nothing_was_redriven() -> None:
+    """The step begins anew under another operation: what ended in the conflict is settled, and nobody waits for it.
+
+    Requirements: O3, O7
+    """
+    run = Run(TAKES_OVER).succeed("first").fail("second", ErrorClass.BUSINESS, "version_conflict")
+    assert run.row("second").state is S.CONFLICT
+    conflict = run.row("second").command_id
+    run.control("RESUME", params={"from_step": "second"})
+    assert run.ended["opc_1"].state == "DONE" and run.ended["opc_1"].result["again"] == ["second", "publish"]
+    assert run.row("second").command_id != conflict
+    run.succeed("second").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED
+
+
 def test_a_step_is_not_redriven_while_what_it_needs_runs_again() -> None:
     """An approval that expired is asked anew; what needs it and may have happened stays where it is until then.
 
@@ -260,6 +275,101 @@ def test_a_person_closes_a_case_and_nothing_of_it_is_owed() -> None:
     assert {run.ended["opc_2"].state, run.ended["opc_3"].state} == {"REFUSED"}
 
 
+def test_nobody_closes_a_case_of_which_something_is_still_out() -> None:
+    """What is out may land after all: only then it is known what there is to speak about.
+
+    Requirements: L14, L15, Q8
+    """
+    run = Run(FLOW).control("TAKE_OVER")
+    draft = {"effect": run.row("draft").command_id, "became": "removed by hand"}
+    said = {"disposition": [draft]}
+    run.control("MARK_RESOLVED", params=said)
+    assert run.ended["opc_2"].state == "REFUSED" and "MARK_RESOLVED" not in run.ended["opc_2"].allowed_actions
+    run.succeed("draft").control("MARK_RESOLVED", params=said)
+    assert run.status is InstanceStatus.RESOLVED and run.case.instance.owed == []
+
+
+def test_closing_a_case_speaks_of_every_effect_that_stands_and_of_no_other() -> None:
+    """What the gateway was told may be old: an effect that landed since is not passed over in silence.
+
+    Requirements: O3, E3
+    """
+    run = stuck()
+    first, second = run.row("first").command_id, run.row("second").command_id
+    wrong = ([], [second], [first, second], [first, first], [first, "the post"])
+    for number, names in enumerate(wrong, 1):
+        run.control("MARK_RESOLVED", params={"disposition": [{"effect": name, "became": "kept"} for name in names]})
+        assert run.ended[f"opc_{number}"].state == "REFUSED", names
+        assert "MARK_RESOLVED" in run.ended[f"opc_{number}"].allowed_actions
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER
+    run.control("MARK_RESOLVED", seen=[first])
+    assert run.status is InstanceStatus.RESOLVED, "every element of it was just observed to be right"
+
+
+CORRECTED = document(
+    make("first"),
+    {"id": "spelling", "check": ["input.id != ''"]},
+    approval(needs=["spelling"]),
+    make("second", needs=["approve"], **{"with": {"of": "second", "id": "${input.id}", "text": "corrected"}}),
+    effect("publish", "site.publish"),
+    version=2,
+)
+
+
+def test_a_failed_case_goes_on_by_a_corrected_version() -> None:
+    """What is done is kept under its own operation, what the version adds runs, what failed begins anew by it; the
+    history says from which document to which.
+
+    Requirements: O7, L13
+    """
+    run = stuck()
+    old, done, failed = run.workflow.document, run.row("first").command_id, run.row("second").command_id
+    run.control("RESUME", corrected=CORRECTED, params={"from_step": "second", "version": 2})
+    assert run.ended["opc_1"].result["again"] == ["spelling", "approve", "second", "publish"]
+    assert run.ended["opc_1"].result["kept"] == ["first"]
+    assert (run.case.instance.version, run.case.instance.sha256) == (2, CORRECTED.sha256)
+    moved = next(event for event in run.history if event.type == "CaseMigrated")
+    assert (moved.payload["from_sha256"], moved.payload["to_sha256"]) == (old.sha256, CORRECTED.sha256)
+    assert (moved.payload["from_version"], moved.payload["to_version"]) == (1, 2) and moved.actor == "operator:bob"
+    assert run.step("spelling")["phase"] == StepPhase.DONE and run.step("approve")["phase"] == StepPhase.WAITING
+    run.decide("approve", "approved").succeed("second")
+    newer = run.row("second")
+    assert newer.supersedes == failed and newer.payload["text"] == "corrected"
+    run.succeed("publish")
+    assert run.status is InstanceStatus.CLOSED and run.row("first").command_id == done
+
+
+def test_a_version_that_does_not_fit_by_now_changes_nothing() -> None:
+    """Asked again by the orchestrator, of what is true now: refused by the name of the step, and the case stays.
+
+    Requirements: O7
+    """
+    run = stuck()
+    gone = document(make("second"), effect("publish", "site.publish"), version=2)
+    other = document(effect("first", "site.publish"), make("second"), version=2, pivots_reason="a test of two")
+    for number, (wrong, why) in enumerate(((gone, "first began already"), (other, "first is done as site.make")), 1):
+        run.control("RESUME", corrected=wrong, params={"from_step": "second", "version": 2})
+        end = run.ended[f"opc_{number}"]
+        assert end.state == "REFUSED" and why in str(end.detail), end
+    assert run.case.instance.version == 1 and run.direction == Direction.PERSON
+    assert "CaseMigrated" not in run.events
+    run.control("RESUME", params={"from_step": "second"}).succeed("second").succeed("publish")
+    assert run.status is InstanceStatus.CLOSED
+
+
+def test_an_undoing_names_the_person_who_decided_it() -> None:
+    """A compensation that a person asked for fails: its exception says whose decision it was, its journal what was
+    asked for.
+
+    Requirements: O3, G7
+    """
+    run = stuck().control("COMPENSATE").fail("first:undo")
+    (owed,) = [row for row in run.case.obligations if row.kind == "compensation_failed"]
+    assert owed.envelope["asked_by"] == "operator:bob"
+    run.operate("first:undo", "COMPENSATE")
+    assert run.row("first:undo").operator_action == "COMPENSATE"
+
+
 def test_a_case_of_doubtful_authority_is_stopped_safely() -> None:
     """Stopped: nothing new is sent, what is out settles, and it ends with an owner; a person closes it.
 
@@ -272,7 +382,8 @@ def test_a_case_of_doubtful_authority_is_stopped_safely() -> None:
     assert all(row.owner for row in run.case.obligations) and not run.has("publish")
     run.control("HAND_BACK")
     assert run.ended["opc_2"].allowed_actions == ("MARK_RESOLVED",)
-    run.control("MARK_RESOLVED", params={"disposition": [{"effect": "draft", "became": "deleted"}]})
+    said = [{"effect": run.row("draft").command_id, "became": "deleted"}]
+    run.control("MARK_RESOLVED", params={"disposition": said})
     assert run.status is InstanceStatus.SAFE_STOPPED and run.kinds == []
 
 
@@ -287,6 +398,32 @@ def test_a_pause_and_its_end_are_told_at_once() -> None:
     assert run.ended["opc_2"].allowed_actions == ("RESUME", "CANCEL", "TAKE_OVER")
     run.control("RESUME")
     assert run.ended["opc_3"].state == "DONE" and run.status is InstanceStatus.WAITING
+
+
+def test_a_cancelled_case_that_a_person_closes_is_resolved_and_not_said_to_be_undone() -> None:
+    """Its undoing came to a conflict, and somebody said what became of the effect: that is no undoing of ours.
+
+    Requirements: S4, L14, Q8
+    """
+    run = Run(FLOW).succeed("draft").control("CANCEL")
+    run.fail("draft:undo", ErrorClass.BUSINESS, "version_conflict")
+    assert run.status is InstanceStatus.HUMAN_TAKEOVER and run.row("draft:undo").state is S.CONFLICT
+    draft = {"effect": run.row("draft").command_id, "became": "kept, on purpose"}
+    run.control("MARK_RESOLVED", params={"disposition": [draft]})
+    assert run.status is InstanceStatus.RESOLVED and run.kinds == []
+    assert run.row("draft").compensation_state is not CompensationState.COMPENSATED
+    assert "EffectUndone" not in run.events
+
+
+def test_of_two_cancels_at_once_each_hears_how_it_ended() -> None:
+    """Two people press at the same moment: the case is cancelled once, and neither waits for ever.
+
+    Requirements: I5, L12
+    """
+    run = Run(FLOW).control("CANCEL", beside=["CANCEL"])
+    assert run.ended["opc_1"].result == {"overtaken_by": "opc_2"} and "opc_2" not in run.ended
+    run.succeed("draft").succeed("draft:undo")
+    assert run.status is InstanceStatus.CANCELLED and run.ended["opc_2"].result == {"status": "CANCELLED"}
 
 
 def test_a_cancel_ends_when_everything_is_undone() -> None:

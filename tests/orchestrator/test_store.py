@@ -538,3 +538,25 @@ async def test_a_batch_costs_the_same_statements_whatever_its_size(plane: Plane)
         await count(plane.events, [receipt(row, ReceiptStatus.CONFIRMED, observations=()) for row in rows])
         counts.append(total)
     assert counts[1:] == [6, 6], "a start and a receipt: what stands, how full the window is, and one write each"
+
+
+async def test_a_step_of_a_case_changes_no_index_of_cases(plane: Plane) -> None:
+    """A row that changes stays in its page and in its place of every index, unless a timer of it changes.
+
+    Requirements: B4
+    """
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    async with plane.store.transaction() as tx:
+        now, _ = await tx.claim("test", [])
+        done = receipt(row, ReceiptStatus.CONFIRMED)
+        await tx.post(await plane.events.handle(tx, now, plane.messages([done])))
+        await tx.flush()
+        changed = await tx.connection.fetchrow(
+            "SELECT pg_stat_get_xact_tuples_updated(oid) AS updated, pg_stat_get_xact_tuples_hot_updated(oid) AS hot "
+            "FROM pg_class WHERE oid = 'orchestrator.instance'::regclass"
+        )
+    assert (changed["updated"], changed["hot"]) == (1, 1)
+    (case,) = await plane.fetch("SELECT status, watched_until FROM instance")
+    assert (case["status"], case["watched_until"]) == ("CLOSED", None), "its status changed, its timer did not"

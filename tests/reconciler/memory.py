@@ -17,7 +17,7 @@ from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
-from trueup_reconciler.store import Changed, Changes
+from trueup_reconciler.store import Changed, Changes, Listed
 
 
 class MemoryStore:
@@ -75,6 +75,10 @@ class MemoryTransaction:
     async def elements(self, object_keys: Sequence[str]) -> list[ElementRow]:
         return [row for row in self.store.element.values() if row.object_key in object_keys]
 
+    async def siblings(self, objects: Sequence[tuple[str, str, str]]) -> list[ElementRow]:
+        rows = self.store.element.values()
+        return [row for row in rows if (row.tenant, row.object_type, row.object_id) in objects]
+
     async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
         rows = (row for row in self.store.element.values() if row.next_visit_at is not None)
         return [row for row in rows if row.next_visit_at is not None and row.next_visit_at <= now][:limit]
@@ -96,6 +100,17 @@ class MemoryTransaction:
 
     async def due_surveys(self, now: datetime, limit: int) -> list[SurveyRow]:
         return [row for row in self.store.survey.values() if row.next_at <= now][:limit]
+
+    async def listed(self, seen: Listed, now: datetime) -> None:
+        for key, row in self.store.element.items():
+            ours = (row.tenant, row.system) == (seen.tenant, seen.system)
+            if ours and (row.command_id in seen.operations or row.resource in seen.resources):
+                self.store.element[key] = row.evolve(surveyed_at=now)
+
+    async def unlisted(self, tenant: str, system: str, since: datetime, limit: int) -> list[ElementRow]:
+        rows = (row for row in self.store.element.values() if (row.tenant, row.system) == (tenant, system))
+        listed = (row for row in rows if row.surveyed_at is not None and row.next_visit_at is not None)
+        return [row for row in listed if row.surveyed_at is not None and row.surveyed_at < since][:limit]
 
     async def save(self, changes: Changes) -> None:
         self._keep(self.store.settlement, changes.settlements, ("command_id",), "state_version")

@@ -7,16 +7,21 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.reconciler.builders import at, established, seen
+from tests.reconciler.builders import at, established, message, moment, seen
+from tests.reconciler.memory import MemoryStore
+from tests.reconciler.test_handler import answer_of, told
 from tests.reconciler.test_repairs import GONE, look, take
 
+from trueup_common.contracts.events import ExceptionReported
 from trueup_common.contracts.states import Phase
+from trueup_common.contracts.task import ProbeTask
 from trueup_common.documents.faults import DocumentInvalid
 from trueup_reconciler.core import drift, visit
 from trueup_reconciler.core.drift import Terms
 from trueup_reconciler.core.element import Stage
 from trueup_reconciler.core.ignoring import IgnoreRule, IgnoreRules
 from trueup_reconciler.core.turned import Turned
+from trueup_reconciler.handler import EventsHandler, Ticks
 from trueup_reconciler.main import read_rules
 
 RULE: dict[str, Any] = {
@@ -132,3 +137,50 @@ rules:
         read_rules(path)
     with pytest.raises(ValidationError, match="same id"):
         IgnoreRules(rules=(IgnoreRule(**RULE), IgnoreRule(**RULE)))
+
+
+async def test_when_a_rule_of_the_document_ends_the_difference_is_drift_again(tmp_path: Path) -> None:
+    """From the file to the exception: nobody is called while it holds, and the look that its end brings calls somebody.
+
+    The first look after the end comes by itself and no later than the end; it does not wait for the decaying schedule.
+    Requirements: R11, R8
+    """
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        f"""
+rules:
+  - id: redesign
+    tenant: acme
+    system: wordpress
+    element: wordpress.status
+    since: "{at(-10).isoformat()}"
+    until: "{at(500).isoformat()}"
+    reason: the site is rebuilt for a while
+    owner: operators
+"""
+    )
+    handler, store, number = EventsHandler(Terms(rules=read_rules(path))), MemoryStore(), 0
+
+    async def see(value: str, seconds: float) -> None:
+        nonlocal number
+        async with store.transaction() as tx:
+            await tx.post(await Ticks().visits(tx, moment(seconds)))
+        for probe in told(store, ProbeTask)[number:]:
+            number += 1
+            async with store.transaction() as tx:
+                answer = message(answer_of(probe, value, seconds=seconds), f"o{number}")
+                await tx.post(await handler.handle(tx, moment(seconds), [answer]))
+
+    async with store.transaction() as tx:
+        event = established(verified=True, observation=seen("publish"))
+        await tx.post(await handler.handle(tx, moment(0), [message(event, "m1")]))
+    for seconds in (60, 130, 499):
+        await see("draft", seconds)
+    (row,) = store.element.values()
+    assert (row.stage, told(store, ExceptionReported)) == ("IGNORED", [])
+    assert row.next_visit_at is not None and row.next_visit_at <= at(500)
+    await see("draft", 500)
+    (report,) = told(store, ExceptionReported)
+    assert (report.obligation.status, report.obligation.envelope["element"]) == ("open", "wordpress.status")
+    await see("draft", 10_000)
+    assert len(told(store, ExceptionReported)) == 1

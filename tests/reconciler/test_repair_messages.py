@@ -176,3 +176,39 @@ async def test_what_another_service_performs_is_not_ended_here() -> None:
     await deliver(store, message(operator_command("REPAIR", performer="repair-planner"), "opc_1"), seconds=70)
     await deliver(store, message(operator_command("RECONCILE", performer="orchestrator"), "opc_2"), seconds=70)
     assert told(store, OperatorCommandEnded) == []
+
+
+async def test_a_person_lets_go_of_what_has_drifted_for_good() -> None:
+    """The difference is meant, or nothing can bring the element back: nothing is desired of it from then on.
+
+    The exception ends with who decided, what was owed is owed no longer, nobody looks again, and a repetition, or one
+    about an element that has not drifted, is refused.
+    Requirements: Q8, O3
+    """
+    store = MemoryStore()
+    obligation = await trashed(store)
+    asked = message(operator_command("MARK_RESOLVED", params={"disposition": []}), "opc_1")
+    await deliver(store, asked, seconds=70)
+    (ended,) = told(store, OperatorCommandEnded)
+    assert (ended.state, ended.result) == ("DONE", {"resolution_type": "marked_resolved"})
+    closed = told(store, ExceptionReported)[-1].obligation
+    assert (closed.obligation_id, closed.status, closed.resolution_type) == (obligation, "closed", "marked_resolved")
+    assert closed.envelope["resolved_by"] == "operator:olga"
+    (row,) = store.element.values()
+    assert (row.stage, row.retired_by, row.next_visit_at, row.obligation_id) == ("RETIRED", "opc_1", None, None)
+    await tick(store, 100_000)
+    assert len(told(store, ProbeTask)) == 1
+    await deliver(store, message(operator_command("MARK_RESOLVED", operator_command_id="opc_2"), "opc_2"), seconds=71)
+    assert [item.state for item in told(store, OperatorCommandEnded)] == ["DONE", "REFUSED"]
+
+
+async def test_what_a_case_still_owes_is_not_owed_after_a_person_let_it_go() -> None:
+    """Requirements: Q8, L15. The case hears who took it over: it does not wait for a look that nobody makes."""
+    store = MemoryStore()
+    await deliver(store, message(established(), "m1"))
+    (probe,) = told(store, ProbeTask)
+    await deliver(store, message(answer_of(probe, "trash", seconds=1), "m2"), seconds=1)
+    assert told(store, ElementVerified) == []
+    await deliver(store, message(operator_command("MARK_RESOLVED"), "opc_1"), seconds=2)
+    (paid,) = told(store, ElementVerified)
+    assert (paid.command_id, paid.superseded_by, paid.phase) == ("cmd_1", "opc_1", Phase.DRIFT)

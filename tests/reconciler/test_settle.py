@@ -115,6 +115,25 @@ def test_a_look_that_is_too_early_comes_again_no_later_than_absence_can_be_prove
     assert at(1.2) < step.row.next_at < at(1.5)
 
 
+def test_while_absence_cannot_be_proved_few_looks_are_made_and_the_last_one_proves() -> None:
+    """Four looks and the one that counts, in a window in which the looks of a failing target would be eight.
+
+    Requirements: R6, Q7
+    """
+    row, task = opened()
+    looked_at, now = [0.0], 0.0
+    while now <= 50:
+        answer = found(task, finding(MISSING, proof=True), seconds=now, provable_at=at(50))
+        step = settle.found(row, answer, business=at(now), real=at(now))
+        assert step.row.next_at is not None
+        now = (step.row.next_at - at(0)).total_seconds()
+        looked_at.append(now)
+        again = settle.due(step.row, business=at(now), real=at(now))
+        assert again.find is not None
+        row, task = again.row, again.find
+    assert looked_at == [0, 1, 4, 14, 50.05]
+
+
 def test_the_next_look_after_an_undecided_answer_backs_off_and_raises_the_fence() -> None:
     row, task = opened()
     waits, fences, now = [], [task.fence], 1.0

@@ -16,7 +16,7 @@ from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.ports import VersionConflict
 from trueup_reconciler.core.settlement import SettlementState
 from trueup_reconciler.handler import EventsHandler, Ticks
-from trueup_reconciler.store import SqlReconcilerTransaction, sql_store
+from trueup_reconciler.store import Listed, SqlReconcilerTransaction, sql_store
 from trueup_reconciler.tables import METADATA
 
 TABLES = ("settlement", "element", "pace", "obligation", "outbox")
@@ -38,10 +38,10 @@ async def store(reconciler_schema: ServerDatabase) -> AsyncIterator[SqlStore[Sql
 
 
 async def deliver(
-    store: SqlStore[SqlReconcilerTransaction], *bodies: tuple[object, str], seconds: float = 0
+    store: SqlStore[SqlReconcilerTransaction], *bodies: tuple[object, str], seconds: float = 0, tenant: str = "acme"
 ) -> list[Outgoing]:
     async with store.transaction() as tx:
-        messages = [message(body, name) for body, name in bodies]  # type: ignore[arg-type]
+        messages = [message(body, name, tenant) for body, name in bodies]  # type: ignore[arg-type]
         outgoing = list(await EventsHandler().handle(tx, moment(seconds), messages))
         await tx.post(outgoing)
         return outgoing
@@ -154,6 +154,31 @@ async def test_drift_and_its_obligation_are_kept_together_and_closed_together(
             (record,) = await tx.connection.fetch("SELECT status FROM obligation")
             outgoing = list(await Ticks().visits(tx, moment(seconds + 65)))
         assert record["status"] == status
+
+
+async def test_what_surveys_list_is_kept_per_object_and_operation_and_only_what_was_listed_can_be_missed(
+    store: SqlStore[SqlReconcilerTransaction],
+) -> None:
+    """Requirements: R10, T1"""
+    await deliver(store, *[(established(str(n), resource=f"post/{n}"), f"m{n}") for n in range(4)])
+    await deliver(store, (established("g", resource="post/0", tenant="globex"), "m9"), tenant="globex")
+    async with store.transaction() as tx:
+        await tx.listed(Listed("acme", "wordpress", ("cmd_0", "cmd_g"), ("post/1", "post/9")), at(10))
+        assert await tx.unlisted("acme", "wordpress", at(10), 9) == []
+        gone = await tx.unlisted("acme", "wordpress", at(11), 9)
+        assert [(row.resource, row.surveyed_at) for row in gone] == [("post/0", at(10)), ("post/1", at(10))]
+        assert await tx.unlisted("globex", "wordpress", at(11), 9) == []
+        assert len(await tx.unlisted("acme", "wordpress", at(11), 1)) == 1
+
+
+async def test_the_elements_of_a_business_object_are_found_together(store: SqlStore[SqlReconcilerTransaction]) -> None:
+    """Requirements: R1, T1"""
+    for name, tenant, number in (("1", "acme", "7"), ("2", "acme", "7"), ("3", "acme", "8"), ("4", "globex", "7")):
+        event = established(name, resource=f"post/{name}", tenant=tenant)
+        await deliver(store, (event.evolve(object_type="article", object_id=number), f"m{name}"), tenant=tenant)
+    async with store.transaction() as tx:
+        rows = await tx.siblings([("acme", "article", "7"), ("acme", "article", "none")])
+    assert {row.resource for row in rows} == {"post/1", "post/2"}
 
 
 class _Frozen:

@@ -42,9 +42,18 @@ class Surveyor:
         assert len(sent) <= 1
         return sent[0] if sent else None
 
-    async def answer(self, task: ProbeTask, seconds: float, *operations: str, more: str | None = None) -> None:
+    async def answer(
+        self,
+        task: ProbeTask,
+        seconds: float,
+        *operations: str,
+        more: str | None = None,
+        managed: tuple[str, ...] = (),
+        objects: tuple[str, ...] = (),
+    ) -> None:
         marks = tuple(Mark(operation_id=name, external_resource_id=f"post-of-{name}") for name in operations)
-        value = Compared(listed_count=100, unmanaged=marks, next_cursor=more).model_dump(mode="json")
+        page = Compared(listed_count=100, operations=managed, resources=objects, unmanaged=marks, next_cursor=more)
+        value = page.model_dump(mode="json")
         await self.say(task, seconds, ProbeVerdict.CONFIRMED, value=value)
 
     async def say(self, task: ProbeTask, seconds: float, verdict: ProbeVerdict, **fields: Any) -> None:
@@ -171,3 +180,67 @@ async def test_a_flood_is_bounded_and_closes_nothing_that_it_did_not_look_at() -
     await surveyor.answer(task, 21, *(f"cmd_{number}" for number in range(100, 200)))
     assert len(surveyor.reports()) == FOUND_MAX
     assert {status for _, status, _ in surveyor.reports()} == {"open"}
+
+
+async def test_what_one_round_listed_and_the_next_does_not_is_looked_at_now() -> None:
+    """The reverse: it stands in the ledger and is not outside. The list only says where to look; the look decides.
+
+    Requirements: R10, R8, R11
+    """
+    surveyor = await surveying()
+    await surveyor.deliver(message(established("2", resource="post/2", verified=True, observation=seen()), "m2"))
+    rest = established("3", resource="post/3", verified=True, observation=seen())
+    await surveyor.deliver(message(rest, "m3"))
+    first = await surveyor.asks(5)
+    assert first is not None
+    await surveyor.answer(first, 6, managed=("cmd_1",), more="8")
+    second = await surveyor.asks(11)
+    assert second is not None
+    await surveyor.answer(second, 12, objects=("post/2",))
+    assert {row.resource for row in surveyor.store.element.values() if row.surveyed_at is not None} == {
+        "post/1",
+        "post/2",
+    }
+    for key, row in surveyor.store.element.items():  # nothing else would look for a long while
+        surveyor.store.element[key] = row.evolve(next_visit_at=at(1_000_000))
+
+    again = await surveyor.asks(1012)
+    assert again is not None
+    await surveyor.answer(again, 1013, managed=("cmd_1",))
+    probes = [task for task in told(surveyor.store, ProbeTask) if task.resource != RESOURCE]
+    assert [task.resource for task in probes] == ["post/2"], "listed before and not now; post/3 never was"
+    assert surveyor.reports() == []
+
+    row = next(row for row in surveyor.store.element.values() if row.resource == "post/2")
+    answer = Observed(
+        visit_id=probes[0].visit_id,
+        tenant="acme",
+        system="wordpress",
+        resource="post/2",
+        command_id=row.command_id,
+        observations=(seen(verdict=ProbeVerdict.MISSING, seconds=1014),),
+        observed_at=at(1014),
+    )
+    await surveyor.deliver(message(answer, "o2"), seconds=1014)
+    assert surveyor.reports() == [("cmd_2", "open", None)]
+
+    once_more = await surveyor.asks(2014)
+    assert once_more is not None
+    await surveyor.answer(once_more, 2015, managed=("cmd_1",))
+    probes = [task for task in told(surveyor.store, ProbeTask) if task.resource == "post/2"]
+    assert len(probes) == 1, "asked once: from then on its own visits look"
+
+
+async def test_a_page_that_nobody_asked_for_says_nothing_of_what_is_not_listed() -> None:
+    """Requirements: R11"""
+    surveyor = await surveying()
+    first = await surveyor.asks(5)
+    assert first is not None
+    await surveyor.answer(first, 6, managed=("cmd_1",))
+    for key, row in surveyor.store.element.items():
+        surveyor.store.element[key] = row.evolve(next_visit_at=at(1_000_000))
+    asked = await surveyor.asks(1006)
+    assert asked is not None
+    await surveyor.answer(asked.evolve(visit_id="vis_old"), 1007)
+    await surveyor.say(asked, 1008, ProbeVerdict.UNKNOWN, reason="timeout")
+    assert [task for task in told(surveyor.store, ProbeTask) if task.resource != RESOURCE] == []

@@ -7,6 +7,7 @@ from typing import Any
 
 from trueup_repair_planner.core.calls import Answer, Call
 
+RISK = {"risk": {"score": 17, "level": "medium"}}
 Reply = Answer | Callable[[Call], Answer]
 
 
@@ -25,7 +26,7 @@ class PlayedGateway:
 
     def permit(self) -> None:
         """Approve, authorize and accept everything, each key once, as the real one does."""
-        self.on("/v1/decisions", Answer(201, {"decision_id": "dec_1", "outcome": "approved"}))
+        self.on("/v1/decisions", Answer(201, {"decision_id": "dec_1", "outcome": "approved", **RISK}))
         self.on("/v1/capabilities", Answer(201, {"capability": "jws"}))
         self.on("/v1/commands", lambda call: self._once(call, "command_id", "cmd_r"))
         self.on("/v1/operator-commands", lambda call: self._once(call, "operator_command_id", "opc_r"))

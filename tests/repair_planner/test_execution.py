@@ -25,7 +25,7 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.ports import Moment
-from trueup_repair_planner.core.calls import Answer
+from trueup_repair_planner.core.calls import CALLS_MAX, Answer
 from trueup_repair_planner.core.incident import Alarm
 from trueup_repair_planner.core.incident import Status as IncidentStatus
 from trueup_repair_planner.core.lifecycle import Duty
@@ -575,3 +575,242 @@ async def test_a_quarantined_message_is_marked_resolved_by_a_person_and_says_so(
     assert (await planner.only()).status is Status.WITHDRAWN
     await planner.hear(operated("MARK_RESOLVED", waiting))
     assert [item.state for item in planner.told(OperatorCommandEnded)] == ["DONE", "REFUSED"]
+
+
+async def test_what_waits_for_another_element_is_planned_and_begins_when_its_turn_has_come(planner: Planner) -> None:
+    """The cache of a trashed post: nothing is sent while the post has drifted, and one repair afterwards.
+
+    Requirements: R3, Q5
+    """
+    await planner.hear(drift(envelope={"waits_for": ["wordpress.status"]}))
+    repair = await planner.only()
+    assert (repair.status, repair.due_at) == (Status.PLANNED, None)
+    assert repair.drift is not None and repair.drift["waits_for"] == ["wordpress.status"]
+    assert await planner.at(5000) == 0
+    await planner.hear(drift(version=2, envelope={"waits_for": []}))
+    assert await planner.at(5001) == 1
+    assert ((await planner.only()).repair_id, (await planner.only()).status) == (repair.repair_id, Status.VERIFYING)
+
+
+async def test_what_is_found_to_wait_after_all_does_not_begin(planner: Planner) -> None:
+    """Requirements: R3. The drift upstream is found a moment later than the one that it causes."""
+    await planner.hear(drift())
+    await planner.hear(drift(version=2, envelope={"waits_for": ["wordpress.status"]}))
+    assert await planner.at(5000) == 0
+    assert (await planner.only()).status is Status.PLANNED
+
+
+async def test_a_repair_shows_the_risk_that_was_decided_and_so_its_approval_shows_the_same(planner: Planner) -> None:
+    """The playbook estimates, the decision decides. Requirements: G2, Q5"""
+    assert planner.gateway is not None
+    asked = {"decision_id": "dec_2", "outcome": "approval_required", "approval_id": "apr_2"}
+    planner.gateway.on("/v1/decisions", Answer(201, {**asked, "risk": {"score": 61, "level": "high"}}))
+    await planner.hear(drift())
+    assert (await planner.only()).risk_level == "low"
+    await planner.at(1)
+    waiting = await planner.only()
+    assert (waiting.status, waiting.risk_level, planner.told(RepairChanged)[-1].risk_level) == (
+        Status.WAITING_APPROVAL, "high", "high",
+    )  # fmt: skip
+    planner.gateway.on("/v1/decisions", Answer(201, {"decision_id": "dec_3", "outcome": "denied", "risk": None}))
+    await planner.hear(drift("2", envelope={"target_resource": "check/two"}))
+    await planner.at(2)
+    assert {row.exception_id: row.risk_level for row in await planner.repairs()} == {
+        waiting.exception_id: "high",
+        planner.exception().exception_id: "low",
+    }
+
+
+async def test_a_person_who_chooses_another_way_than_the_playbook_has_planned_it(planner: Planner) -> None:
+    """COMPENSATE of a failed compensation: the repair names who planned it. Requirements: Q5, O3, O6"""
+    await planner.hear(reported(kind="compensation_failed", failure_class="COMPENSATION_FAILURE"))
+    waiting = await planner.only()
+    assert (waiting.repair_action, waiting.planned_by) == ("REPAIR", "service:repair-planner")
+    await planner.hear(operated("COMPENSATE", waiting, "orchestrator"))
+    taken = await planner.only()
+    assert (taken.status, taken.repair_action, taken.planned_by) == (Status.VERIFYING, "COMPENSATE", "operator:olga")
+
+
+async def test_failures_of_one_worker_on_several_systems_are_the_workers_and_of_one_system_are_the_systems(
+    planner: Planner,
+) -> None:
+    """Only what shows in more than one target lies on this side of them. Requirements: D4"""
+    sick = {"worker": "adapters-2", "failure_code": "timeout"}
+
+    def doubt(name: str, system: str) -> BaseModel:
+        report = reported(name, kind="unknown_outcome", failure_class="TIMEOUT_UNKNOWN", envelope=sick)
+        return report.evolve(target_system=system)
+
+    await planner.hear(*[doubt(f"w{n}", "wordpress") for n in range(3)])
+    assert {item.cause["by"]: item.cause["value"] for item in planner.told(IncidentChanged)} == {"system": "wordpress"}
+    await planner.hear(doubt("g", "github"))
+    found = {item.cause["by"]: item for item in planner.told(IncidentChanged)}
+    assert (found["worker"].cause["value"], found["worker"].exceptions_count) == ("adapters-2", 4)
+    assert found["worker"].blast_radius["systems_named"] == ["wordpress", "github"]
+    assert found["worker"].cause["system"] is None
+
+
+async def test_failures_of_one_version_of_an_agent_are_an_incident_of_that_version(planner: Planner) -> None:
+    """Requirements: D4"""
+    bad = {"agent": "agent:publisher", "agent_version": "publisher@7", "failure_code": "payload_invalid"}
+    await planner.hear(*[reported(str(n), failure_class="DATA_ERROR", envelope=bad) for n in range(3)])
+    assert {item.cause["by"]: item.cause["value"] for item in planner.told(IncidentChanged)} == {
+        "agent": "agent:publisher", "agent_version": "publisher@7",
+    }  # fmt: skip
+
+
+async def test_a_redrive_that_ends_as_it_began_is_counted_and_in_the_end_a_person_has_it(planner: Planner) -> None:
+    """A dead letter that dies again stays the same exception: only the end of each redrive is told, alone in a message.
+
+    Whoever hears of it looks at all that was tried there, or it would be redriven for ever.
+
+    Requirements: R9, Q4, Q7
+    """
+    await planner.hear(dead())
+    seconds = 0.0
+    for number in range(1, 5):
+        seconds += 60 * 2 ** (number - 1)
+        assert await planner.at(seconds) == 1
+        await planner.hear(ended(f"opc_r{number}", "DEAD_LETTERED"))
+        failed = [row for row in await planner.repairs() if row.status is Status.FAILED]
+        assert len(failed) == number
+    (last,) = [row for row in await planner.repairs() if row.status is Status.ESCALATED]
+    assert (last.error_code, planner.exception().owner) == ("budget_spent", "duty-manager")
+    assert await planner.at(10**6) == 0
+
+
+async def test_word_of_a_redrive_that_is_over_finds_the_one_that_was_planned_since(planner: Planner) -> None:
+    """The message came late. It is no reason for a second repair beside the planned one, which could never be kept.
+
+    Requirements: I5, O6, M2
+    """
+    await planner.hear(dead())
+    await planner.at(60)
+    first = await planner.only()
+    await planner.hear(ended("opc_r1", "DEAD_LETTERED"))
+    command = operated("REDRIVE", first, "orchestrator").evolve(repair_id=first.repair_id)
+    await planner.hear(command)
+    rows = await planner.repairs()
+    assert [row.number for row in rows if row.in_flight] == [2]
+    assert {row.repair_id: row.status for row in rows}[first.repair_id] is Status.FAILED
+
+
+async def test_a_person_who_names_a_repair_that_is_over_lets_the_next_one_begin(planner: Planner) -> None:
+    """Requirements: I5, O6"""
+    await planner.hear(drift())
+    await planner.at(1)
+    first = await planner.only()
+    planner.seconds = 302
+    async with planner.store.transaction() as tx:  # nobody saw it hold; the next one has not begun yet
+        planner.sent.outgoing += await Ticks(RULES).verifications(tx, moment(302))
+    (following,) = [row for row in await planner.repairs() if row.in_flight]
+    await planner.hear(operated("REPAIR", following).evolve(repair_id=first.repair_id))
+    (row,) = [row for row in await planner.repairs() if row.in_flight]
+    assert (row.repair_id, row.operator_command_id) == (following.repair_id, "opc_p")
+
+
+async def test_what_was_accepted_long_before_its_asker_came_back_is_found_and_not_done_twice(planner: Planner) -> None:
+    """The planner died after the gateway had accepted, and was away for longer than the repair may take: the deadline
+    that it asks with is another one now, the key is the same.
+
+    Requirements: I1, I5, G7
+    """
+    assert planner.gateway is not None
+    await planner.hear(dead())
+    planner.seconds = 60
+    claimed = await planner.execution._claim()
+    await planner.execution._turn(claimed[0])
+    assert planner.gateway.accepted == 1
+    reused = {"type": "https://trueup.dev/problems/idempotency-key-reused", "status": 422}
+    planner.gateway.on("/v1/operator-commands", Answer(422, reused))
+    mine = {"operator_command_id": "opc_r1", "params": {"repair_id": claimed[0].repair_id}}
+    other = {"operator_command_id": "opc_x", "params": {}}
+    planner.gateway.on(f"/v1/operator-commands?target={claimed[0].exception_id}", Answer(200, {"items": [other, mine]}))
+    assert await planner.at(9000) == 1
+    repair = await planner.only()
+    assert (repair.status, repair.operator_command_id) == (Status.VERIFYING, "opc_r1")
+    await planner.hear(ended("opc_r1", "SUCCESS"))
+    assert ((await planner.only()).status, planner.gateway.accepted) == (Status.DONE, 1)
+
+
+async def test_one_repair_that_cannot_be_asked_for_holds_up_no_other(planner: Planner) -> None:
+    """Requirements: Q8, O5. It is put off like any silence, and a person gets it at the limit."""
+    assert planner.gateway is not None
+    permitted = planner.gateway.replies["/v1/decisions"]
+
+    def torn(call: Any) -> Answer:
+        if call.body["resource"]["resource"] == OFFER["resource"] + "/bad":
+            raise RuntimeError("cannot be encoded")
+        reply = permitted[0]
+        assert isinstance(reply, Answer)
+        return reply
+
+    planner.gateway.on("/v1/decisions", torn)
+    bad = {"repair": {**OFFER, "resource": OFFER["resource"] + "/bad"}, "target_resource": "check/bad"}
+    await planner.hear(drift(), drift("2", envelope=bad))
+    assert await planner.at(1) == 2
+    found = {row.source_command: row for row in await planner.repairs()}
+    assert (found["cmd_1"].status, found["cmd_2"].status) == (Status.VERIFYING, Status.PLANNED)
+    assert (found["cmd_2"].error_code, found["cmd_2"].calls_count) == ("turn_failed", 1)
+    for second in range(200, 200 + 130 * CALLS_MAX, 130):
+        await planner.at(second)
+    found = {row.source_command: row for row in await planner.repairs() if row.source_command == "cmd_2"}
+    assert found["cmd_2"].status is Status.ESCALATED
+
+
+async def test_one_repair_that_cannot_be_settled_holds_up_no_other(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requirements: Q8. The others keep what they were told; this one is asked for again under the same key."""
+    from trueup_repair_planner import execution
+
+    take = execution._take
+
+    def torn(desk: Any, row: Any, repair: RepairRow, outcome: Any) -> None:
+        if repair.source_command == "cmd_2":
+            raise RuntimeError("a fault of the program")
+        take(desk, row, repair, outcome)
+
+    monkeypatch.setattr(execution, "_take", torn)
+    await planner.hear(drift(), drift("2", envelope={"target_resource": "check/two"}))
+    assert await planner.at(1) == 2
+    assert {row.source_command: row.status for row in await planner.repairs()} == {
+        "cmd_1": Status.VERIFYING, "cmd_2": Status.EXECUTING,
+    }  # fmt: skip
+    monkeypatch.undo()
+    assert planner.gateway is not None
+    assert await planner.at(1 + LEASE_SECONDS) == 2
+    assert {row.status for row in await planner.repairs()} == {Status.VERIFYING}
+    assert planner.gateway.accepted == 2
+
+
+async def test_what_an_incident_lets_go_is_judged_again_one_by_one_and_none_is_lost(planner: Planner) -> None:
+    """Superseded, expired, revoked meanwhile: refused at the gateway, owned by a person, and the incident is over.
+
+    Requirements: D4, O5, Q8
+    """
+    assert planner.gateway is not None
+    await _outage(planner, 4)
+    await planner.at(30)
+    await planner.hear(ended("opc_r1", "SUCCESS"))
+    moved = "https://trueup.dev/problems/action-not-available"
+    planner.gateway.on(
+        "/v1/operator-commands",
+        Answer(409, {"type": moved, "detail": "It is RESOLVED.", "allowed_actions": []}),
+        Answer(403, {"type": "https://trueup.dev/problems/forbidden", "check": "deadline"}),
+        Answer(403, {"type": "https://trueup.dev/problems/forbidden", "check": "policy"}),
+    )
+    for second in range(32, 40):
+        await planner.at(second)
+    tried = [row for row in await planner.repairs() if row.status is not Status.DONE]
+    ends = {row.error_code: row.status for row in tried if row.error_code}
+    assert ends == {
+        "action-not-available": Status.FAILED, "deadline": Status.ESCALATED, "policy": Status.ESCALATED,
+    }  # fmt: skip
+    shown = {item.exception_id: item for item in planner.told(ExceptionChanged)}
+    assert len(shown) == 4
+    assert all(item.owner for item in shown.values())
+    owners = {item.owner for item in shown.values() if item.repair_status == "ESCALATED"}
+    assert owners == {"duty-manager"}
+    again = [row for row in tried if row.status is Status.PLANNED]
+    assert len(again) == 1 and again[0].due_at is not None, "what its state refused is planned anew"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from trueup_common.contracts.operators import REPAIRERS
 from trueup_common.contracts.states import ExceptionKind, FailureClass, RiskLevel
 from trueup_repair_planner import playbooks
 from trueup_repair_planner.core.playbook import (
@@ -109,6 +110,26 @@ def test_a_playbook_that_could_mean_something_else_is_refused(change: str, fault
     with pytest.raises(PlaybooksInvalid) as refused:
         read_playbooks({"one.yaml": "\n".join([*kept, change])})
     assert fault in str(refused.value)
+
+
+def test_what_the_planners_identity_may_not_ask_for_runs_by_no_playbook() -> None:
+    """A repair of work is a person's operator command; of drift it is a command of its own, where one is declared.
+
+    Requirements: G7, Q5
+    """
+    everything = read_playbook(DOCUMENT, "everything")
+    with pytest.raises(PlaybooksInvalid, match=r"REPAIR of dead_letter of class .* is not the planner's to ask for"):
+        Playbooks([everything.evolve(approval="auto")])
+    with pytest.raises(PlaybooksInvalid, match=r"REPAIR of state_drift of class .* is not the planner's to ask for"):
+        Playbooks(
+            [
+                everything.evolve(name="drift", approval="auto", when='exception.kind == "state_drift"'),
+                everything.evolve(order=2),
+            ]
+        )
+    allowed = everything.evolve(name="drift", approval="auto", when="drift.repairable")
+    assert Playbooks([allowed, everything.evolve(order=2)]).all
+    assert {Action(action.value) for action in REPAIRERS} <= set(Action)
 
 
 def test_a_set_with_a_gap_or_a_dead_or_doubled_playbook_is_refused() -> None:

@@ -17,7 +17,7 @@ from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import VersionConflict
 from trueup_repair_planner.core.lifecycle import Duty
 from trueup_repair_planner.handler import EventsHandler, Ticks, rules_of
-from trueup_repair_planner.store import SqlPlannerTransaction, sql_store
+from trueup_repair_planner.store import _RELATED, SqlPlannerTransaction, sql_store
 from trueup_repair_planner.tables import METADATA
 
 DUTY = Duty(owner="operators", escalation_owner="duty-manager", sla_seconds=600)
@@ -129,3 +129,19 @@ async def test_a_report_of_an_unknown_kind_or_for_another_tenant_is_refused(stor
             await deliver(store, reported("2"), bad)
     async with store.transaction() as tx:
         assert await tx.connection.fetchval("SELECT count(*) FROM exception") == 0
+
+
+async def test_repairs_are_reached_by_their_key(store: Store) -> None:
+    """Whatever was repaired in the past: each report asks for the repairs of its own subject.
+
+    Requirements: B4
+    """
+    async with store.database.connection() as connection:
+        await connection.execute(f"PREPARE related (text[], text[], text[]) AS SELECT * FROM repair {_RELATED}")
+        try:
+            plan = [record[0] for record in await connection.fetch("EXPLAIN EXECUTE related ('{}', '{}', '{}')")]
+        finally:
+            await connection.execute("DEALLOCATE related")
+    text = "\n".join(plan)
+    assert "Seq Scan" not in text and "Bitmap" not in text, text
+    assert text.count("Index Cond") == sum("Index" in line and "Scan" in line for line in plan) == 4, text

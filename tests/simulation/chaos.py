@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.bus import BusFaults
 from tests.simulation.crashing import KINDS
 from tests.simulation.documents import BEFORE, PIVOTS
-from tests.simulation.engine import Engine, Process
+from tests.simulation.engine import EPOCH, Engine, Process
 from tests.simulation.memory import StoreFaults
 from tests.simulation.world import WorldFaults
 from trueup_common.contracts.canonical import digest
@@ -17,6 +18,9 @@ from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.events import ApprovalDecided
 from trueup_common.contracts.governance import FreezeScope, GovernanceEntry
 from trueup_common.contracts.topology import STREAMS, command_subject, event_subject, grant_subject
+from trueup_reconciler.core.ignoring import IgnoreRule
+from trueup_repair_planner.core.repair import SENT, RepairRow
+from trueup_repair_planner.gateway_client import SUBJECT
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -41,6 +45,9 @@ THEMES: Final = (
     "deaf",
     "vandals",
     "operators",
+    "outsiders",
+    "menders",
+    "outage",
 )
 ALONE: Final = frozenset({"liar", "word", "deaf", "forward"})
 """Themes whose point is lost among many other misfortunes: mostly they come alone."""
@@ -57,6 +64,8 @@ class Profile:
     ack_wait_seconds: float = 30.0
     pivotal: bool = False
     """True where every workflow has a pivot."""
+    surveyed: bool = False
+    """True where systems are looked through for what nobody manages."""
     meddling: float = 0.0
     """How likely an operator cancels, pauses or resumes when they look at a case."""
 
@@ -130,6 +139,12 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     ):
         if pick() < probability:
             profile.strokes[kind] = fastest + 12.0 * pick()
+    if pick() < 0.1:
+        profile.surveyed, profile.strokes["forge_mark"] = True, 4.0 + 12.0 * pick()
+    if pick() < 0.05:
+        _rewrite_for_ever(engine, plane)
+    if pick() < 0.05:
+        _accept_for_a_while(engine, plane)
     profile.meddling = 0.25 if pick() < (0.5 if sagas else 0.25) else 0.0
     if sagas:
         world.there_already = some(0.3, 0.8)
@@ -206,6 +221,30 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     elif theme == "vandals":
         faults.vandal, faults.rewrite, profile.strokes["vandal"] = 0.9, 0.3, 1.5
         profile.crash_point, profile.chaos_seconds = 0.02, 75.0
+    elif theme == "outsiders":  # strangers change, remove, throw away and forge; a target keeps what it wants
+        faults.vandal, profile.strokes["vandal"], profile.strokes["forge_mark"] = 0.6, 3.0, 6.0
+        faults.permanent = faults.business = faults.unavailable = 0.0
+        profile.surveyed = True
+        if engine.chance(0.4):
+            _rewrite_for_ever(engine, plane)
+        elif engine.chance(0.7):
+            _accept_for_a_while(engine, plane)
+    elif theme == "menders":  # much is to be repaired, and repairs meet freezes, revocations and bad ends
+        faults.vandal, profile.strokes["vandal"], profile.chaos_seconds = 0.8, 2.5, 60.0
+        faults.permanent, faults.locked_out, faults.rate_limited, faults.lost_answer = 0.1, 0.15, 0.3, 0.2
+        profile.strokes["freeze_repair"], profile.strokes["revoke_repair"] = 6.0, 1.0
+        profile.strokes["jump"], profile.meddling = 4.0, 0.2
+        faults.lag = faults.no_access = 0.0
+        plane.crash_favourite = ("asked", "decide", "authorize", "command", "operate")[engine.below(5)]
+        profile.crash_point = 0.01
+    elif theme == "outage":  # a target is away until many have died; what is held comes back a little at a time
+        faults.unavailable, faults.refused = 0.95, 0.3
+        faults.lost_answer = faults.lost_request = faults.late = faults.business = faults.permanent = 0.0
+        faults.no_access = faults.ambiguous = faults.explode = 0.0
+        profile.chaos_seconds, profile.strokes["jump"] = 60.0, 5.0
+        profile.meddling = 0.3 if engine.chance(0.5) else 0.0
+        for kind in ("freeze", "outage", "database_down", "stall", "revoke"):
+            profile.strokes.pop(kind, None)
     elif theme == "forward":  # all goes well until the pivot, and badly after it
         spares = engine.chance(0.5)
         faults.spared = frozenset(BEFORE) | frozenset(PIVOTS if spares else ())
@@ -222,6 +261,29 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
     else:
         faults.refused, faults.rate_limited, faults.unavailable, faults.lost_answer = 0.3, 0.3, 0.3, 0.3
         faults.locked_out = 0.1
+
+
+def _rewrite_for_ever(engine: Engine, plane: Plane) -> None:
+    """One kind of element stays as the target wants it, whatever is written; healing changes nothing about that."""
+    plane.world.stubborn = frozenset({("note.text", "draft.text", "page.text")[engine.below(3)]})
+    engine.injected["a target that rewrites for ever"] += 1
+
+
+def _accept_for_a_while(engine: Engine, plane: Plane) -> None:
+    """Somebody accepts a difference of one kind of element, for some minutes."""
+    element = ("note.text", "draft.text", "page.text")[engine.below(3)]
+    rule = IgnoreRule(
+        id="simulated",
+        tenant="acme",
+        system="alpha",
+        element=element,
+        since=EPOCH - timedelta(hours=1),
+        until=EPOCH + timedelta(seconds=engine.between(20.0, 600.0)),
+        reason="it is being moved by hand",
+        owner="operators",
+    )
+    plane.accepted = (rule,)
+    engine.injected["a difference that is accepted for a while"] += 1
 
 
 class Strokes:
@@ -324,6 +386,49 @@ class Strokes:
         """A stranger changes things."""
         self.plane.world.vandalise()
 
+    def forge_mark(self) -> None:
+        """A stranger copies an object with its marker, or removes such a copy."""
+        world, plane = self.plane.world, self.plane
+        if self.engine.chance(0.3):
+            world.unforge()
+        else:
+            places = [(row.tenant, row.system) for row in plane.databases["reconciler"].rows("element")]
+            if places:
+                world.forge(*places[self.engine.below(len(places))])
+
+    def freeze_repair(self) -> None:
+        """Effects on a system are held back just when something there is being repaired."""
+        repair = self._at_work()
+        if repair is not None and repair.system in self.plane.systems:
+            self.engine.injected["frozen during a repair"] += 1
+            self._freeze(repair.system, undoing=False)
+
+    def revoke_repair(self) -> None:
+        """The authority of a repair is taken away while it is at work: decision, mandate or capability."""
+        gateway, engine = self.plane.databases["gateway"], self.engine
+        repairs = self.plane.databases["repair-planner"].rows("repair")
+        mended = {row.request["supersedes"] for row in repairs if row.status in SENT and row.request is not None}
+        rows = [row for row in gateway.rows("decision") if row.subject == SUBJECT and row.supersedes in mended]
+        rows = [row for row in rows if row.revoked_at is None]
+        if not rows:
+            return
+        decision = rows[engine.below(len(rows))]
+        mandates = [row for row in gateway.rows("mandate") if row.decision_id == decision.decision_id]
+        kind, name = "decision", decision.decision_id
+        if mandates and engine.chance(0.5):
+            kind, name = "mandate", mandates[0].mandate_id
+        capabilities = gateway.tables["capability"].rows
+        for key, row in list(capabilities.items()):
+            if row.decision_id == decision.decision_id and engine.chance(0.5):
+                capabilities[key] = row.evolve(revoked_at=engine.business())
+        engine.injected["revoked during a repair"] += 1
+        self.plane.govern(GovernanceEntry(kind=f"revoked_{kind}", id=name, epoch=2))
+
+    def _at_work(self) -> RepairRow | None:
+        rows = self.plane.databases["repair-planner"].rows("repair")
+        rows = [row for row in rows if row.status in SENT]
+        return rows[self.engine.below(len(rows))] if rows else None
+
     def revoke(self) -> None:
         """The authority of one case is taken away."""
         mandates = self.plane.databases["gateway"].rows("mandate")
@@ -336,7 +441,9 @@ class Strokes:
     def freeze(self) -> None:
         """Everything of one system is held back for a while."""
         system = self.plane.systems[self.engine.below(len(self.plane.systems))]
-        undoing = self.engine.chance(0.3)
+        self._freeze(system, undoing=self.engine.chance(0.3))
+
+    def _freeze(self, system: str, *, undoing: bool) -> None:
         scope = FreezeScope(system=system, compensation=undoing)
         entry = GovernanceEntry(kind="freeze", id=f"frz{'c' if undoing else ''}_{system}", epoch=2, scope=scope)
         self.engine.injected["effects frozen"] += 1
@@ -379,7 +486,8 @@ class Strokes:
 
     def forge(self) -> None:
         """Word of an approval arrives that speaks of other content than what was asked."""
-        rows = [row for row in self.plane.databases["gateway"].rows("approval") if row.status == "pending"]
+        rows = self.plane.databases["gateway"].rows("approval")
+        rows = [row for row in rows if row.status == "pending" and row.workflow_id is not None]
         if not rows:
             return
         row = rows[self.engine.below(len(rows))]

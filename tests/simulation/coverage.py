@@ -16,13 +16,15 @@ from tests.simulation.moves import MOVES
 from trueup_adapters.core import effect
 from trueup_orchestrator.core import fold, operation, recovery
 from trueup_reconciler.core import element, settle, settlement
-from trueup_repair_planner.core import lifecycle
+from trueup_repair_planner.core import incident, lifecycle, repair
 
 TABLES: Final[dict[str, tuple[Any, ...]]] = {
     "operation": (operation,),
     "ledger": (effect,),
     "settlement": (settlement, settle),
     "exception": (lifecycle,),
+    "repair": (repair,),
+    "incident": (incident,),
     "element": (element,),
     "recovery": (recovery, fold),
 }
@@ -109,13 +111,11 @@ def covered(name: str, taken: Mapping[str, int], family: Iterable[str] | None = 
 
 _ONE_COMMIT: Final = "one commit carries an operation from RECEIVED to QUEUED: nothing comes in between"
 _NOTHING_THERE: Final = "of what is known not to have happened a truthful person finds nothing"
-_OPERATOR: Final = "nobody assigns exceptions in the simulation"
 _PERSON: Final = "a person's settlement stays in the journal: the ledger keeps what the adapter itself knows"
 _INTENT: Final = "intent and SENT are one commit: only somebody else leaves a row at INTENT"
 _FIND_FENCE: Final = "absence is proved under the fence of a find, which no task carries: defence in depth"
 _STALE: Final = "an answer that no open look asked for is stale"
 _OVER: Final = "what is DONE has no next time"
-_RULES: Final = "no rules of accepted drift are given here: they have tests of their own"
 
 UNREACHED: Final[dict[str, dict[str, str]]] = {
     "operation": {
@@ -134,14 +134,13 @@ UNREACHED: Final[dict[str, dict[str, str]]] = {
         **{f"{state} × {heard}": _STALE for state in ("OPEN", "DONE") for heard in ("decided", "undecided")},
         **{f"DONE × {heard}": _OVER for heard in ("due", "too_early", "exhausted")},
     },
-    "element": {
-        **{f"IGNORED × {turn}": _RULES for turn in ("established", "retire", "visit", "repair_succeeded")},
-        "CLASSIFYING × accepted": _RULES,
-    },
     "exception": {
-        "assigned × assign": _OPERATOR,
-        "repaired × assign": _OPERATOR,
         "closed × reopen": "no obligation is opened again: new trouble is a new one",
+    },
+    "repair": {"WAITING_APPROVAL × refuse": "an approval is asked about by the next turn, which begins first"},
+    "incident": {
+        "OPEN × probe_held": "only what is PROBING hears of its probe",
+        "PROBING × over": "the end of a probe is heard first",
     },
 }
 """What nothing built so far can take, and why. A cell that is taken after all has to leave this list."""

@@ -145,6 +145,8 @@ class Engine:
         self.injected: Counter[str] = Counter()
         """How often each kind of fault struck."""
         self.steps = 0
+        self.ids_count = 0
+        """How many ids were drawn from this run."""
         self.runnable: list[Task] = []
         self.heap: list[tuple[float, int, Any, int]] = []
         self._sequence = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from tests.simulation.memory import MemoryTransaction
+from tests.simulation.batch_stores import BatchMemory
 from trueup_common.contracts.events import OperatorCommandEnded, SignalDisposed
 from trueup_common.contracts.shape import ForwardContract
 from trueup_common.runtime.ports import Moment, VersionConflict
@@ -21,6 +21,7 @@ from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, Op
 from trueup_gateway.core.projection import FreedKey
 from trueup_gateway.core.records import (
     CallRow,
+    CapabilityRow,
     DecisionRow,
     DefinitionRow,
     EffectCountRow,
@@ -43,7 +44,7 @@ from trueup_gateway.store import AcceptRows, GrantRows, KeyTaken, Reader
 V = TypeVar("V", bound=ForwardContract)
 
 
-class GatewayMemory(MemoryTransaction):
+class GatewayMemory(BatchMemory):
     """The gateway's transaction: acceptance as far as the simulation needs it, and all of the worker."""
 
     async def accept_rows(
@@ -168,6 +169,33 @@ class GatewayMemory(MemoryTransaction):
     async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
         """Count these operations as effects."""
         await self.insert_new("effect", rows)
+
+    async def decision(self, decision_id: str, *, lock: bool = False) -> DecisionRow | None:
+        """One decision."""
+        get = self.get_locked if lock else self.get
+        return next(iter(await get("decision", "decision_id", [decision_id])), None)
+
+    async def save_decision(self, row: DecisionRow) -> None:
+        """Keep a decision."""
+        await self.insert("decision", [row])
+
+    async def save_capability(self, row: CapabilityRow) -> None:
+        """Keep a capability."""
+        await self.insert("capability", [row])
+
+    async def circumstances(self, tenant: str, subject: str, limit: int) -> tuple[int, list[str]]:
+        """Open exceptions of a tenant, and the states of a subject's latest commands."""
+        open_ = await self.select("exception_view", lambda row: row.tenant == tenant and row.status == "open")
+        rows = await self.select("command_view", lambda row: row.tenant == tenant and row.subject == subject)
+        newest = sorted(rows, key=lambda row: row.created_at, reverse=True)
+        return len(open_[:100]), [str(row.state) for row in newest[:limit]]
+
+    async def make_usable(self, decision_id: str, at: datetime) -> bool:
+        """An approval stands behind this decision; False where it was revoked or has expired."""
+        rows = await self.get_locked("decision", "decision_id", [decision_id])
+        due = [row.evolve(approved_at=at) for row in rows if row.revoked_at is None and row.expires_at > at]
+        await self.update("decision", due)
+        return bool(due)
 
     async def approvals(self, approval_ids: Sequence[str]) -> dict[str, ApprovalRow]:
         """Approvals by id."""
@@ -340,7 +368,11 @@ class GatewayMemory(MemoryTransaction):
         return sorted(rows, key=lambda row: (row.created_at, row.command_id))
 
     async def authority_revoked(self, mandate_id: str) -> bool:
-        """Revocations are simulated where they are watched."""
+        """True where mandate, decision or capability behind a case was revoked."""
+        for mandate in await self.get("mandate", "mandate_id", [mandate_id]):
+            behind = [mandate, *await self.get("decision", "decision_id", [mandate.decision_id])]
+            behind += await self.get("capability", "capability_id", [mandate.capability_id])
+            return any(row.revoked_at is not None for row in behind)
         return False
 
     async def renew_mandate(self, mandate_id: str, until: datetime, by: str) -> bool:
@@ -350,8 +382,29 @@ class GatewayMemory(MemoryTransaction):
         return bool(rows)
 
     async def newest_element(self, tenant: str, system: str, resource: str, element: str) -> ElementView | None:
-        """Nobody calls anything resolved here."""
-        return None
+        """One state element as its newest owner has it."""
+        place = (tenant, system, resource, element)
+        rows = await self.select(
+            "element_view", lambda row: (row.tenant, row.system, row.resource, row.element) == place
+        )
+        return max(rows, key=lambda row: row.version, default=None)
+
+    async def elements_of(self, workflow_id: str) -> list[ElementView]:
+        """The elements that a case established and that are still desired."""
+        return await self.select("element_view", lambda row: row.workflow_id == workflow_id and not row.retired)
+
+    async def commands_named(self, tenant: str, command_ids: Sequence[str]) -> list[CommandView]:
+        """Commands of the tenant by id."""
+        rows: list[CommandView] = await self.get("command_view", "command_id", command_ids)
+        return [row for row in rows if row.tenant == tenant]
+
+    async def repairs_offered(self, tenant: str, command_id: str) -> list[dict[str, Any]]:
+        """The repair commands that open drifts offer in the place of a command."""
+        rows = await self.select(
+            "exception_view", lambda row: row.tenant == tenant and row.status == "open" and row.kind == "state_drift"
+        )
+        offers = [row.envelope.get("repair") for row in rows]
+        return [offer for offer in offers if offer is not None and offer.get("supersedes") == command_id]
 
     async def hold_artifacts(self, tenants: Sequence[str], artifact_ids: Sequence[str]) -> list[ArtifactRow]:
         """Artifacts are not simulated."""
@@ -379,7 +432,7 @@ class GatewayMemory(MemoryTransaction):
     async def end_operator_commands(self, ended: Sequence[OperatorCommandEnded]) -> None:
         """How acts ended; the first word counts."""
         for item in ended:
-            rows = await self.get("operator_command", "operator_command_id", [item.operator_command_id])
+            rows = await self.get_locked("operator_command", "operator_command_id", [item.operator_command_id])
             told = {"state": item.state, "detail": item.detail, "result": item.result, "ended_at": item.at}
             allowed = list(item.allowed_actions)
             fresh = [row for row in rows if row.state == "ACCEPTED" and row.tenant == item.tenant]
@@ -397,7 +450,8 @@ class GatewayMemory(MemoryTransaction):
     async def dispose_signals(self, disposed: Sequence[SignalDisposed]) -> None:
         """What became of signals; the newest telling counts."""
         for item in disposed:
-            row = await self.signal(item.workflow_id, item.event_id)
+            known = await self.get_locked("signal", "event_id", [item.event_id])
+            row = next((row for row in known if row.workflow_id == item.workflow_id), None)
             if row is not None and row.tenant == item.tenant and row.version < item.version:
                 told = {"disposition": item.disposition, "reason": item.reason, "version": item.version}
                 await self.update("signal", [row.evolve(**told, disposed_at=item.at)])

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.memory import Change, MemoryDatabase
+from tests.simulation.mending_invariants import MendingJudge
 from tests.simulation.moves import moved
 from tests.simulation.saga_invariants import SagaJudge
 from tests.simulation.verdict import P3, demand, demand_p3
@@ -59,6 +60,7 @@ class Judge:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self.sagas = SagaJudge(plane)
+        self.mending = MendingJudge(plane)
         self.checks: Counter[str] = Counter()
         self.granted: dict[tuple[str, int], float] = {}
         """(operation, fence) → until when (real) the gateway granted it."""
@@ -89,6 +91,8 @@ class Judge:
             row = change.after or change.before
             if database.service == "orchestrator" and row is not None and _is_of_case(type(row)):
                 touched.setdefault(row.workflow_id, []).append(change)
+        if database.service == "repair-planner":
+            self.mending.released(changes)
         if note:
             self.plane.engine.note("commit " + ", ".join(note))
         for workflow in sorted(touched):
@@ -322,7 +326,7 @@ class Judge:
         for row in plane.databases["adapters"].tables["effect"].rows.values():
             if row.status.value in ("SENT", "INTENT"):
                 return f"ledger {row.command_id} is {row.status.value}"
-        mending = self._mending()
+        mending = self._mending() or self.mending.settled()
         if mending is not None:
             return mending
         for name, database in plane.databases.items():
@@ -336,10 +340,6 @@ class Judge:
 
     def _mending(self) -> str | None:
         """A drift that may be repaired by itself is, or a person has it: nothing rests in between."""
-        for repair in self.plane.databases["repair-planner"].rows("repair"):
-            goes_on = repair.due_at is not None or repair.verify_until is not None
-            if repair.in_flight and repair.drift is not None and goes_on:
-                return f"{repair.subject_key} is being repaired"
         for row in self.plane.databases["reconciler"].rows("element"):
             if row.obligation_id is None:
                 continue
@@ -390,6 +390,7 @@ class Judge:
         self._exceptions(planner, gateway)
         self._elements(gateway)
         self._repairs(self.plane.databases["orchestrator"])
+        self.mending.final()
         for row in plane.databases["adapters"].rows("effect"):
             operation = plane.operation(row.command_id)
             if row.status.value == "UNKNOWN" and plane.world.honest:
@@ -432,7 +433,7 @@ class Judge:
             exception = known.get(obligation_id)
             demand(exception is not None, f"obligation {obligation_id} ({row.kind}) is no exception")
             demand(
-                (exception.status == "open") == (row.status == "open"),
+                self._ended_by_hand(exception, row) or (exception.status == "open") == (row.status == "open"),
                 f"obligation {obligation_id} is {row.status}, its exception {exception.status}",
             )
         for row in planner.rows("exception"):
@@ -442,6 +443,11 @@ class Judge:
         for database in self.plane.databases.values():
             for quarantine_id in database.quarantined:
                 demand(quarantine_id in known, f"{database.service}: quarantined {quarantine_id} belongs to nobody")
+
+    def _ended_by_hand(self, exception: Any, obligation: Any) -> bool:
+        """True where a person ended an exception that nothing of a case can end: of none, or of one that is over."""
+        case = self.plane.databases["orchestrator"].tables["instance"].rows.get((obligation.workflow_id,))
+        return exception.resolution_type == "marked_resolved" and (case is None or case.closed_at is not None)
 
     def _repairs(self, orchestrator: MemoryDatabase) -> None:
         """However often a stranger changes a value back, repairs of one element by itself stay within its budget.
@@ -455,8 +461,10 @@ class Judge:
         for row in orchestrator.rows("operation"):
             place = row.tenant, row.target_resource, row.command_type
             (owners if row.supersedes is None else repairs)[place] += 1
+        fresh = self.mending.budgets_given_by_people()
         for place, count in repairs.items():
-            demand(count <= budget.repairs_max * terms * owners[place], f"{place}: {count} repairs")
+            most = budget.repairs_max * (terms * owners[place] + fresh) + fresh
+            demand(count <= most, f"{place}: {count} repairs")
 
     def _elements(self, gateway: MemoryDatabase) -> None:
         for row in self.plane.databases["reconciler"].rows("element"):
@@ -473,9 +481,13 @@ _CHECKS: Final = {
     ("orchestrator", "lock"): lambda judge, change: judge.sagas.lock(change),
     ("gateway", "approval"): lambda judge, change: judge.sagas.approval(change),
     ("gateway", "signal"): lambda judge, change: judge.sagas.signal(change),
+    ("gateway", "operator_command"): lambda judge, change: judge.mending.act(change),
+    ("gateway", "operator_batch_item"): lambda judge, change: judge.mending.batch_item(change),
     ("reconciler", "obligation"): Judge.obligation,
     ("reconciler", "settlement"): Judge.settlement,
     ("repair-planner", "exception"): Judge.exception,
+    ("repair-planner", "repair"): lambda judge, change: judge.mending.repair(change),
+    ("repair-planner", "incident"): lambda judge, change: judge.mending.incident(change),
     ("adapters", "effect"): Judge.effect,
 }
 
@@ -485,8 +497,10 @@ KEPT_BACK: Final = ("input", "mandate", "declarations")
 
 
 def _shows(view: InstanceRow, instance: InstanceRow) -> bool:
-    """True where a view shows a case as it is; what is kept back is empty, and nothing else is."""
-    kept = {name: getattr(view, name) for name in KEPT_BACK if not getattr(view, name)}
+    """True where a view shows a case as it is; of what is kept back nothing else is shown."""
+    kept: dict[str, Any] = {name: getattr(view, name) for name in KEPT_BACK if not getattr(view, name)}
+    if view.mandate.items() <= instance.mandate.items():
+        kept["mandate"] = view.mandate
     held = [{**item, "data": None} for item in instance.held]
     steps = [{name: value for name, value in step.items() if name != "output"} for step in instance.steps]
     same: bool = view == instance.evolve(**kept, held=held, steps=steps)

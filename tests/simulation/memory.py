@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -190,6 +191,17 @@ class MemoryTransaction:
             call()
         if self.engine.chance(0.3):
             await STEP
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[None]:
+        """A part of this transaction that may fail alone, with what it wrote (SAVEPOINT)."""
+        written = {name: dict(rows) for name, rows in self._written.items()}
+        kept = (written, dict(self._base), list(self._posted))
+        try:
+            yield
+        except BaseException:
+            self._written, self._base, self._posted = kept
+            raise
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Once the commit was confirmed."""

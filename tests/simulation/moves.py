@@ -19,9 +19,9 @@ MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "RUNNING": ("WAITING", "PAUSED", "VERIFYING", *_GOES_ON),
         "WAITING": ("RUNNING", "PAUSED", "VERIFYING", *_GOES_ON),
         "PAUSED": ("RUNNING", "WAITING", "VERIFYING", *_GOES_ON),
-        "VERIFYING": ("PAUSED", "CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", "CLOSED", "CANCELLED"),
+        "VERIFYING": ("PAUSED", "CANCEL_PENDING", "COMPENSATING", "HUMAN_TAKEOVER", "CLOSED", "CANCELLED", "RESOLVED"),
         "CANCEL_PENDING": ("COMPENSATING", "HUMAN_TAKEOVER", "COMPENSATED", "CANCELLED", "SAFE_STOPPED"),
-        "COMPENSATING": ("HUMAN_TAKEOVER", "COMPENSATED", "CANCELLED"),
+        "COMPENSATING": ("HUMAN_TAKEOVER", "COMPENSATED", "CANCELLED", "RESOLVED"),
         "HUMAN_TAKEOVER": (
             "CANCEL_PENDING",
             "COMPENSATING",
@@ -36,7 +36,7 @@ MOVES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "RUNNING": ("PENDING", "DONE", "FAILED", "WITHDRAWN"),
         "WAITING": ("PENDING", "DONE", "FAILED", "WITHDRAWN"),
         "DONE": ("PENDING", "WAITING"),
-        "FAILED": ("PENDING", "WAITING", "DONE", "RUNNING"),
+        "FAILED": ("PENDING", "WAITING", "DONE", "RUNNING", "WITHDRAWN"),  # tried again and the case turned: one commit
         "WITHDRAWN": ("PENDING", "RUNNING", "WAITING", "FAILED"),  # begun anew, and a conflict at once: one commit
     },
     "direction of a case": {

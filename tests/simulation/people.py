@@ -7,13 +7,14 @@ reliable: they answer late, twice, with an old hash, or never.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.simulation.bulk import Bulk
 from tests.simulation.crashing import SimulatedCrashPoints
+from tests.simulation.desks import Caller, Desk, at_gateway
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
@@ -21,14 +22,13 @@ from trueup_common.contracts.events import SignalReceived
 from trueup_common.contracts.operators import CASE, OperatorAction
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepPhase, WorkflowDocument
-from trueup_common.documents.payloads import PayloadSchemas
-from trueup_common.runtime.ports import StoreBusy
 from trueup_gateway.api import approvals, operators
 from trueup_gateway.api.acts import telling
+from trueup_gateway.core.approval import WORKFLOW
+from trueup_gateway.core.operators import effects_of
 from trueup_gateway.core.person_records import SignalRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.workflow_start import StartRequest
-from trueup_gateway.sightings import Sightings
 from trueup_gateway.store import Reader
 
 if TYPE_CHECKING:
@@ -41,18 +41,23 @@ REPAIRS: Final = (
     OperatorAction.REDRIVE,
     OperatorAction.REDRIVE,
     OperatorAction.REPAIR,
+    OperatorAction.REPAIR,
     OperatorAction.COMPENSATE,
     OperatorAction.SETTLE,
     OperatorAction.SETTLE,
     OperatorAction.SETTLE,
+    OperatorAction.ESCALATE,
+    OperatorAction.ASSIGN,
+    OperatorAction.MARK_RESOLVED,
 )
 """What people do about an exception."""
-_ENDS_FOR_GOOD: Final = frozenset({OperatorAction.MARK_RESOLVED})
+OPERATORS: Final = ("bob", "eve")
 ACTS_MAX: Final = 6
 """How often people try with one exception."""
 LATE_SECONDS: Final = 900.0
 """How long after an attempt whoever looks into the target waits before they say what is there."""
 
+Wish = tuple[OperatorAction, dict[str, Any]]
 TRIES_AGAIN: Final = frozenset({"unavailable", "idempotency-in-flight"})
 
 
@@ -69,50 +74,6 @@ class Wanted:
     repeats: int
     actions_max: int
     on_terminal: str
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Whoever calls, as their token says."""
-
-    subject: str
-    tenant: str
-    roles: tuple[str, ...]
-    scopes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What the gateway's own code for people's acts needs of the gateway and of a request."""
-
-    rules: Any
-    scope: dict[str, Any]
-    catalog: Any = None
-    payloads: Any = None
-    sightings: Any = field(default_factory=Sightings)
-
-
-async def at_gateway(plane: Plane, work: Any) -> Any:
-    """Let some replica of the gateway do something, as a request would; None where it died meanwhile."""
-    gateways = [item for item in plane.processes if item.service == "gateway" and item.alive]
-    if not gateways:
-        await Sleep(0.2)
-        return None
-    process = gateways[plane.engine.below(len(gateways))]
-    task = process.spawn(_answered(work, process), "request")
-    while not task.done:
-        await Sleep(0.05)
-    return task.result
-
-
-async def _answered(work: Callable[[Process], Coroutine[Any, Any, Any]], process: Process) -> Any:
-    """What comes of a request: its answer, its refusal, or that the store was away."""
-    try:
-        return await work(process)
-    except Refused as refused:
-        return refused
-    except StoreBusy as busy:
-        return Refused("unavailable", str(busy))
 
 
 class Starter:
@@ -201,14 +162,17 @@ class People:
         self.meddling = meddling
         """How likely an operator is to cancel, pause or resume when they look at a case."""
         self._numbers = 0
-        self.payloads = PayloadSchemas()
         self._acted: Counter[str] = Counter()
+        self.bulk = Bulk(plane)
         self._answers: dict[str, tuple[str, bool]] = {}
         """How an approval is answered, and whether at all: decided when it is first seen."""
 
     def start(self) -> None:
         """Begin."""
-        for work in (self._review, self._send, self._operate) if self.of_workflows else (self._operate,):
+        works = [self._review]
+        works += [self._send] if self.of_workflows else []
+        works += [self._operate] if self.of_workflows or self.meddling else []
+        for work in works:
             self.plane.clients.spawn(self._again(work), "person")
 
     async def _again(self, work: Any) -> None:
@@ -233,8 +197,8 @@ class People:
             said = "approve" if self.engine.chance(0.75) else "reject"
             self._answers[row.approval_id] = said, self.engine.chance(0.85)
         said, answers = self._answers[row.approval_id]
-        if not answers:
-            return
+        if not answers and (row.kind == WORKFLOW or not self.plane.healed):
+            return  # an approval of a case expires by itself; a repair's is answered at last
         if self.engine.chance(0.3):
             await Sleep(self.engine.between(0.0, 10.0))  # reading takes its time; the row may end meanwhile
         content = row.content_sha256 if self.engine.chance(0.9) else digest(["an older text", row.approval_id])
@@ -330,6 +294,9 @@ class People:
         if self.engine.chance(0.5):
             await self._repair()
             return
+        if self.plane.bulk and self.engine.chance(0.15):
+            await self.bulk.look()
+            return
         cases = sorted(self.plane.databases["gateway"].rows("case_view"), key=lambda row: row.workflow_id)
         cases = [view for view in cases if view.status not in INSTANCE_TERMINAL]
         if not cases:
@@ -343,10 +310,13 @@ class People:
             if paused and self.engine.chance(0.9):
                 await self._act("workflow", view.workflow_id, view.tenant, OperatorAction.RESUME)
         elif self.engine.chance(0.3 if paused else self.meddling):
-            actions = [item for item in CASE[InstanceStatus(view.status)] if item not in _ENDS_FOR_GOOD]
+            actions = CASE[InstanceStatus(view.status)]
             if actions:
                 action = actions[self.engine.below(len(actions))]
-                await self._act("workflow", view.workflow_id, view.tenant, action, self._from_step(view, action))
+                other = actions[self.engine.below(len(actions))]
+                params, others = self._params(view, action), self._params(view, other)
+                rival = (other, others) if self.engine.chance(0.3) else None
+                await self._act("workflow", view.workflow_id, view.tenant, action, params, rival)
 
     async def _withdraw(self, view: Any) -> None:
         """Somebody cancels a single command."""
@@ -354,27 +324,49 @@ class People:
             row for row in self.plane.databases["gateway"].rows("command_view") if row.workflow_id == view.workflow_id
         ]
         if rows and not self.plane.healed and self.engine.chance(0.2 * self.meddling):
-            await self._act("command", rows[0].command_id, view.tenant, OperatorAction.CANCEL)
+            rival = (OperatorAction.RETRY, {}) if self.engine.chance(0.3) else None
+            await self._act("command", rows[0].command_id, view.tenant, OperatorAction.CANCEL, {}, rival)
 
-    def _from_step(self, view: Any, action: OperatorAction) -> dict[str, Any]:
+    def _params(self, view: Any, action: OperatorAction) -> dict[str, Any]:
+        if action is OperatorAction.MARK_RESOLVED:
+            views = self.plane.databases["gateway"].rows("command_view")
+            rows = [row.row for row in views if row.workflow_id == view.workflow_id]
+            return {"disposition": [_looked_after(name) for name in effects_of(rows)]}
         if action is not OperatorAction.RESUME or view.status == InstanceStatus.PAUSED or not view.instance.steps:
             return {}
         return {"from_step": view.instance.steps[self.engine.below(len(view.instance.steps))]["id"]}
 
     async def _repair(self) -> None:
-        """Somebody looks at an open exception and does one of the things that may be done; often twice."""
+        """Somebody looks at an open exception and does one of the things that may be done; often twice, and at times
+        somebody else does another one at the same moment."""
         rows = sorted(self.plane.databases["gateway"].rows("exception_view"), key=lambda row: row.exception_id)
-        rows = [row for row in rows if row.status == "open" and row.command_id is not None]
+        rows = [row for row in rows if row.status == "open"]
         if not rows or not self.engine.chance(0.5 if self.plane.healed else 2 * self.meddling):
             return
         row = rows[self.engine.below(len(rows))]
         if self._acted[row.exception_id] >= ACTS_MAX:
             return
         self._acted[row.exception_id] += 1
+        first, second = self._wish(row), self._wish(row)
+        if first is not None:
+            action, params = first
+            rival = second if self.engine.chance(0.3) else None
+            await self._act("exception", row.exception_id, row.tenant, action, params, rival)
+
+    def _wish(self, row: Any) -> Wish | None:
+        """What somebody would do about an exception; None where they do not know yet."""
         action = REPAIRS[self.engine.below(len(REPAIRS))]
-        params = self._finding(row.command_id) if action is OperatorAction.SETTLE else {}
-        if params is not None:
-            await self._act("exception", row.exception_id, row.tenant, action, params)
+        params: dict[str, Any] | None = {}
+        if action is OperatorAction.ASSIGN:
+            params = {"owner": f"team-{self.engine.below(2)}"}
+        elif action is OperatorAction.MARK_RESOLVED:
+            params = {"disposition": [_looked_after(row.command_id or row.exception_id)]}
+        elif action is OperatorAction.SETTLE and row.command_id is None:
+            params = None
+        if action in (OperatorAction.SETTLE, OperatorAction.MARK_RESOLVED) and row.command_id is not None:
+            found = self._finding(row.command_id)
+            params = found if action is OperatorAction.SETTLE or found is None else params
+        return (action, params) if params is not None else None
 
     def _finding(self, command_id: str) -> dict[str, Any] | None:
         """What a person finds who looks into the target: the truth, once nothing can happen any more."""
@@ -389,32 +381,49 @@ class People:
             return {"finding": "EXISTS", "receipt": receipt, "external_resource_id": name}
         if not effects and self.engine.chance(0.8):
             return {"finding": "ABSENT"}
-        return {"finding": "CLOSE", "disposition": [{"effect": command_id, "became": "looked after by hand"}]}
+        return {"finding": "CLOSE", "disposition": [_looked_after(command_id)]}
 
     async def _act(
-        self, kind: str, name: str, tenant: str, action: OperatorAction, params: dict[str, Any] | None = None
+        self,
+        kind: str,
+        name: str,
+        tenant: str,
+        action: OperatorAction,
+        params: dict[str, Any] | None = None,
+        rival: Wish | None = None,
     ) -> None:
+        if rival is not None:  # somebody else, at another replica, without knowing of it
+            self.engine.injected["two operators at once"] += 1
+            self.engine.injected["two operators who want different things"] += rival[0] is not action
+            self.plane.clients.spawn(self._press(kind, name, tenant, rival, OPERATORS[1]), "rival")
+        await self._press(kind, name, tenant, (action, params or {}), OPERATORS[0])
+
+    async def _press(self, kind: str, name: str, tenant: str, wish: Wish, who: str) -> None:
+        action, params = wish
         wanted = operators.OperatorCommandRequest(
             action=action,
             target=operators.TargetWanted(kind=kind, id=name),
             reason="simulated",
             evidence=["seen in the target"],
-            params=params or {},
+            params=params,
         )
-        for _ in range(2 if self.engine.chance(0.3) else 1):  # pressed twice, under another key
-            number = self._number()
-            await at_gateway(self.plane, lambda process, number=number: self._ask(process, tenant, wanted, number))
+        for press in range(2 if self.engine.chance(0.3) else 1):  # pressed twice, under another key
+            self.engine.injected["an operator presses twice"] += press
+            await at_gateway(self.plane, lambda process: self._ask(process, tenant, wanted, who))
 
-    async def _ask(self, process: Process, tenant: str, wanted: Any, number: int) -> None:
+    async def _ask(self, process: Process, tenant: str, wanted: Any, who: str) -> None:
         store, publisher = self.plane.gateways[process.name]
-        desk = Desk(self.plane.rules, {}, self.plane.catalog, self.payloads)
-        caller = Caller(f"operator:bob@{tenant}", tenant, ("operator",))
+        desk = Desk(self.plane.rules, {}, self.plane.catalog, self.plane.payloads)
+        caller = Caller(f"operator:{who}@{tenant}", tenant, ("operator",))
         async with store.transaction() as tx:
             moment = await tx.moment()
-            name = f"opc_{self.engine.seed:x}_{number}"
-            row, asked = await operators.admit(desk, tx, caller, desk, wanted, name=name)
-            outgoing = telling(asked, "operator", tenant, name, moment, None)
+            row, asked = await operators.admit(desk, tx, caller, desk, wanted)
+            outgoing = telling(asked, "operator", tenant, row.operator_command_id, moment, None)
             await tx.post([outgoing])
         self.plane.coverage["acts"][row.action] += 1
         self.engine.note(f"{asked.action} of {asked.target_kind} {asked.target_id}")
         await publisher.publish([outgoing])
+
+
+def _looked_after(effect: str) -> dict[str, str]:
+    return {"effect": effect, "became": "looked after by hand"}

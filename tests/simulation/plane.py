@@ -21,7 +21,7 @@ from tests.simulation.engine import EPOCH, Engine, Process, SimulatedSchedule, S
 from tests.simulation.gateway_stores import GatewayMemory
 from tests.simulation.invariants import Judge
 from tests.simulation.memory import MemoryDatabase, MemoryStore
-from tests.simulation.mending import carry_out
+from tests.simulation.mending import ROLE, carry_out, ruled
 from tests.simulation.moves import MOVES
 from tests.simulation.world import World
 from trueup_adapters.authority import GrantAuthority
@@ -34,6 +34,7 @@ from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_common.contracts.task import Beat
 from trueup_common.contracts.topology import answer_subject
 from trueup_common.contracts.workflow import WorkflowDocument
+from trueup_common.documents.payloads import PayloadSchemas
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.governance import GovernanceWatch
 from trueup_common.runtime.grants import GrantKeys
@@ -42,6 +43,7 @@ from trueup_common.runtime.ports import StoreBusy
 from trueup_common.runtime.timers import DueLoop, Relay
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.approval_handler import ApprovalHandler
+from trueup_gateway.batches import Batches
 from trueup_gateway.core.policy import EXECUTE, Act, Answer, Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, DefinitionRow, FreezeRow
 from trueup_gateway.handler import GrantHandler, ViewHandler
@@ -52,10 +54,15 @@ from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
 from trueup_orchestrator.windows import Windows
 from trueup_reconciler.core.budget import Budget
 from trueup_reconciler.core.drift import Terms as DriftTerms
+from trueup_reconciler.core.ignoring import IgnoreRule
+from trueup_reconciler.core.survey import Rounds
 from trueup_reconciler.handler import EventsHandler as ReconcilerHandler
 from trueup_reconciler.handler import Ticks as ReconcilerTicks
+from trueup_reconciler.lookout import Lookout
+from trueup_repair_planner.core.incident import Alarm
 from trueup_repair_planner.handler import EventsHandler as PlannerHandler
 from trueup_repair_planner.handler import Ticks as PlannerTicks
+from trueup_repair_planner.handler import rules_of
 
 TENANTS: Final = ("acme", "globex")
 REPLICAS: Final = 2
@@ -64,6 +71,16 @@ IDLE_SECONDS_MAX: Final = 8.0
 SCHEDULE: Final = SimulatedSchedule()
 BUDGET: Final = Budget(repairs_max=2, delays_seconds=(0.0, 5.0), holds_seconds=900.0, fights_max=2)
 """Small, so that seeds spend it."""
+ALARM: Final = Alarm(
+    exceptions_min=3,
+    window_seconds=600.0,
+    probe_seconds=10.0,
+    probe_seconds_max=60.0,
+    released_per_second=1,
+    relapse_min=2,
+)
+"""So that the few operations of a seed can be an incident."""
+ROUNDS: Final = Rounds(period_seconds=120.0, page_seconds=1.0, answer_seconds=15.0)
 TERMS: Final = Terms(exception_sla_seconds=1800.0, reminder_seconds=120.0)
 
 
@@ -101,12 +118,15 @@ class SimulatedGovernance(GovernanceWatch):
 
 @dataclass(frozen=True, slots=True)
 class Permissive:
-    """A policy set that permits everything but a few effects without approval; policies have their own tests."""
+    """A policy set that permits agents and people everything but a few effects without approval; the planner has what
+    the shipped policies give it. Policies have their own tests."""
 
     sha256: str = "p" * 64
 
     def ask(self, question: Question | Act) -> Answer:
         """Yes, mostly."""
+        if ROLE in question.roles:
+            return ruled(question)
         if isinstance(question, Question) and question.action == EXECUTE and question.command_type in APPROVED:
             return Answer(question.approved)
         return Answer(True)
@@ -132,6 +152,15 @@ class Plane:
         self.engine = engine
         self.systems = SYSTEMS
         self.budget = BUDGET
+        self.alarm = ALARM
+        self.planning = rules_of(alarm=ALARM)
+        self.payloads = PayloadSchemas()
+        self.surveyed = False
+        """True where systems are looked through for effects that nobody manages."""
+        self.accepted: tuple[IgnoreRule, ...] = ()
+        """Drift that somebody accepts for a while."""
+        self.bulk = False
+        """True where somebody acts in bulk."""
         self.coverage: dict[str, Counter[str]] = {
             name: Counter() for name in ("marked", "points", "crashes", "cases", "ends", "events", "acts", *MOVES)
         }
@@ -264,8 +293,13 @@ class Plane:
         due += [row.next_at for row in self.databases["reconciler"].rows("settlement")]
         elements = self.databases["reconciler"].rows("element")
         due += [row.next_visit_at for row in elements if row.owed or row.obligation_id is not None]
-        repairs = [row for row in self.databases["repair-planner"].rows("repair") if row.in_flight]
-        due += [row.due_at for row in repairs] + [row.verify_until for row in repairs]
+        planner = self.databases["repair-planner"]
+        repairs = [row for row in planner.rows("repair") if row.in_flight]
+        due += [row.due_at for row in repairs]
+        due += [row.verify_until for row in repairs if row.status == "VERIFYING"]
+        due += [row.due_at for row in planner.rows("incident") if row.held_count or row.status != "OPEN"]
+        if self.judge.mending.unfound():
+            due += [row.next_at for row in self.databases["reconciler"].rows("survey")]
         ahead = [(at - now).total_seconds() for at in due if at is not None]
         if ahead and min(ahead) > 0:
             self.engine.offset += min(ahead)
@@ -344,7 +378,9 @@ class Plane:
             "gateway-approvals": ApprovalHandler(),
             "gateway-views": ViewHandler(),
         }
-        store, publisher = self._parts(process, GatewayMemory, handlers, {})
+        batches = Batches(rules=self.rules, catalog=self.catalog, payloads=self.payloads)
+        ticks = {"gateway-batches": (batches.tick, 1.0)} if self.bulk else {}
+        store, publisher = self._parts(process, GatewayMemory, handlers, ticks)
         acceptor = Acceptor(
             store=store,
             publisher=publisher,
@@ -391,19 +427,22 @@ class Plane:
 
     def _reconciler(self, process: Process) -> None:
         ticks = ReconcilerTicks()
-        self._parts(
-            process,
-            stores.ReconcilerMemory,
-            {"reconciler-events": ReconcilerHandler(DriftTerms(budget=BUDGET))},
-            {"reconciler-settlements": (ticks.settlements, 0.5), "reconciler-visits": (ticks.visits, 1.0)},
-        )
+        lookout = Lookout(rounds=ROUNDS if self.surveyed else None)
+        timers: dict[str, Any] = {
+            "reconciler-settlements": (ticks.settlements, 0.5),
+            "reconciler-visits": (ticks.visits, 1.0),
+        }
+        if self.surveyed:
+            timers["reconciler-surveys"] = (lookout.surveys, 2.0)
+        handler = ReconcilerHandler(DriftTerms(budget=BUDGET, rules=self.accepted), lookout=lookout)
+        self._parts(process, stores.ReconcilerMemory, {"reconciler-events": handler}, timers)
 
     def _planner(self, process: Process) -> None:
-        ticks = PlannerTicks()
+        ticks = PlannerTicks(self.planning)
         store, publisher = self._parts(
             process,
             stores.PlannerMemory,
-            {"repair-planner-events": PlannerHandler()},
+            {"repair-planner-events": PlannerHandler(self.planning)},
             {
                 "repair-planner-deadlines": (ticks.deadlines, 4.0),
                 "repair-planner-verifications": (ticks.verifications, 4.0),

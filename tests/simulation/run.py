@@ -18,6 +18,7 @@ from tests.simulation.declarations import COMMANDS
 from tests.simulation.documents import NUMBERS, legal
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.memory import StoreFaults
+from tests.simulation.naming import named
 from tests.simulation.people import People, Starter, Wanted
 from tests.simulation.plane import TENANTS, Plane, reply_to
 from tests.simulation.world import WorldFaults
@@ -220,9 +221,10 @@ class Run:
             twins = ("", "b", "c") if self.engine.chance(0.15) else ("",)
             self.clients += [Client(self.plane, request, name, answers) for name in twins]
         self.people: People | None = None
+        self.plane.surveyed, self.plane.bulk = self.profile.surveyed, self.profile.meddling > 0
         if self.sagas:
             self._draw_workflows(chaos, themed=theme is not None)
-        elif self.profile.meddling:
+        else:
             pace = self.engine.between(0.5, 4.0)
             self.people = People(self.plane, pace_seconds=pace, meddling=self.profile.meddling, of_workflows=False)
 
@@ -310,7 +312,7 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
     violation = None
     run = Run(seed, theme, sagas=sagas)
     try:
-        with recorded(counts):
+        with recorded(counts), named(run.engine):
             run.go()
     except Violation as found:
         violation = str(found)
@@ -332,7 +334,7 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) 
         steps=run.engine.steps,
         simulated_seconds=run.engine.now,
         coverage={**plane.coverage, **counts},
-        checks=plane.judge.checks,
+        checks=plane.judge.checks + plane.judge.mending.checks,
         ends=ends,
         injected=run.engine.injected,
         commands=sum(row.definition == COMMAND for row in instances),

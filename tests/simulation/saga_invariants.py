@@ -143,6 +143,9 @@ class SagaJudge:
         """What other cases caused for this one stands when it closes."""
         for state in instance.steps:
             if state.get("attached") and state["phase"] == StepPhase.DONE and self.plane.world.honest:
+                operation = self.plane.operation(state["command_id"])
+                if operation is not None and operation.state is S.RESOLVED:
+                    continue  # a person said what became of it
                 stands = self.plane.world.stands(state["command_id"])
                 demand(stands, f"{instance.workflow_id}: closed, and what {state['id']} relies on is gone")
 
@@ -165,7 +168,8 @@ class SagaJudge:
             if state["phase"] in (StepPhase.RUNNING, StepPhase.DONE, StepPhase.WAITING):
                 for needed in document.needs[step.id]:
                     other = states[needed]
-                    goes_on = document.by_id[needed].on.get(other.get("outcome")) is Reaction.CONTINUE
+                    tried = any(row.command_id == other.get("command_id") and row.operator_command_id for row in rows)
+                    goes_on = tried or document.by_id[needed].on.get(other.get("outcome")) is Reaction.CONTINUE
                     over = other["phase"] in (StepPhase.DONE, StepPhase.SKIPPED) or goes_on
                     demand(over, f"{name}: {step.id} is {state['phase']} although {needed} is {other['phase']}")
             if step.approval is not None and state["phase"] == StepPhase.DONE:
@@ -330,7 +334,7 @@ class SagaJudge:
     def settled(self) -> str | None:
         """None where all workflows rest."""
         gateway = self.plane.databases["gateway"]
-        pending = [row.approval_id for row in gateway.rows("approval") if row.status == "pending"]
+        pending = [row.approval_id for row in gateway.rows("approval") if row.status == "pending" and row.workflow_id]
         if pending:
             return f"{pending[0]} is pending"
         unheard = [row.event_id for row in gateway.rows("signal") if row.disposition == "pending"]
@@ -369,7 +373,9 @@ class SagaJudge:
                 self._closed(instance)
             elif instance.status in UNDONE:
                 demand(not pivots, f"{name}: {instance.status} although {pivots} happened")
-                stands = [row.step_id for row in own(rows) if world.stands(row.command_id) and self._takes_back(row)]
+                by_hand = {row.compensates for row in rows if row.state is S.RESOLVED}  # as a person said
+                left = [row for row in own(rows) if world.stands(row.command_id) and row.command_id not in by_hand]
+                stands = [row.step_id for row in left if self._takes_back(row)]
                 demand(not stands, f"{name}: {instance.status} although {stands} stand")
 
     def _takes_back(self, row: JournalRow) -> bool:

@@ -25,10 +25,11 @@ from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
 from trueup_orchestrator.store import Holder, Identity, Key
 from trueup_reconciler import tables as reconciler_tables
-from trueup_reconciler.core.element import ElementRow
+from trueup_reconciler.core.element import ElementRow, object_key
 from trueup_reconciler.core.settlement import SettlementRow
+from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
-from trueup_reconciler.store import Changed, Changes
+from trueup_reconciler.store import Changed, Changes, Listed
 from trueup_repair_planner import tables as planner_tables
 from trueup_repair_planner.core.incident import IncidentRow
 from trueup_repair_planner.core.lifecycle import ExceptionRow
@@ -42,6 +43,7 @@ CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "start_key IS NOT NULL": lambda row: row.start_key is not None,
     "held": lambda row: row.held,
     "removed_by IS NULL": lambda row: row.removed_by is None,
+    "lifted_at IS NULL": lambda row: row.lifted_at is None,
     "status = 'pending'": lambda row: row.status == "pending",
     "status IN ('EXECUTING', 'PLANNED', 'VERIFYING', 'WAITING_APPROVAL')": lambda row: (
         row.status in ("EXECUTING", "PLANNED", "VERIFYING", "WAITING_APPROVAL")
@@ -94,6 +96,38 @@ class ReconcilerMemory(MemoryTransaction):
         """By object."""
         return await self.get("element", "object_key", object_keys)
 
+    async def siblings(self, objects: Sequence[tuple[str, str, str]]) -> list[ElementRow]:
+        """By business object."""
+        return await self.select("element", lambda row: (row.tenant, row.object_type, row.object_id) in objects)
+
+    async def listed(self, seen: Listed, now: datetime) -> None:
+        """When a survey listed these objects last: no change of state, so no version moves."""
+        keys = {object_key(seen.tenant, seen.system, resource) for resource in seen.resources}
+        here = (seen.tenant, seen.system)
+        rows = await self.select(
+            "element",
+            lambda row: (
+                (row.tenant, row.system) == here and (row.command_id in seen.operations or row.object_key in keys)
+            ),
+            lock=True,
+        )
+        await self.touch("element", [row.evolve(surveyed_at=now) for row in rows])
+
+    async def unlisted(self, tenant: str, system: str, since: datetime, limit: int) -> list[ElementRow]:
+        """Elements whose objects surveys have listed before, but not since then."""
+        return await self.select(
+            "element",
+            lambda row: (
+                (row.tenant, row.system) == (tenant, system)
+                and row.surveyed_at is not None
+                and row.surveyed_at < since
+                and row.next_visit_at is not None
+            ),
+            order=lambda row: (row.object_key, row.element),
+            limit=limit,
+            lock=True,
+        )
+
     async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
         """Due and locked."""
         return await self.select(
@@ -112,12 +146,22 @@ class ReconcilerMemory(MemoryTransaction):
         """By key."""
         return await self.get("pace", "pace_key", pace_keys)
 
+    async def surveys(self, survey_keys: Sequence[str]) -> list[SurveyRow]:
+        """By key."""
+        return await self.get("survey", "survey_key", survey_keys)
+
+    async def due_surveys(self, now: datetime, limit: int) -> list[SurveyRow]:
+        """Due and locked."""
+        due = lambda row: row.next_at <= now  # noqa: E731
+        return await self.select("survey", due, order=lambda row: row.next_at, limit=limit, lock=True)
+
     async def save(self, changes: Changes) -> None:
         """Compare-and-set."""
         await self._save("settlement", changes.settlements)
         await self._save("element", changes.elements)
         await self._save("obligation", changes.obligations)
         await self._save("pace", changes.paces)
+        await self._save("survey", changes.surveys)
 
     async def _save(self, name: str, changed: Changed[Any]) -> None:
         if changed.new:
@@ -134,6 +178,7 @@ RECONCILER_TABLES: Final = (
         "element": "state_version",
         "obligation": "version",
         "pace": "state_version",
+        "survey": "state_version",
     },
 )
 
@@ -264,6 +309,12 @@ class OrchestratorMemory(MemoryTransaction):
     async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
         """By case."""
         return {row.workflow_id: row.state_version for row in await self.get("instance", "workflow_id", workflow_ids)}
+
+    def foresee_starts(self, keys: Sequence[Key], identities: Sequence[Identity], pairs: Sequence[Pair]) -> None:
+        """Reads cost nothing here."""
+
+    def foresee_events(self, workflow_ids: Sequence[str], pairs: Sequence[Pair]) -> None:
+        """Reads cost nothing here."""
 
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
         """Open ones by case."""
@@ -463,6 +514,9 @@ ORCHESTRATOR_TABLES: Final = (
 
 class AdaptersMemory(MemoryTransaction):
     """The adapters' transaction."""
+
+    def foresee_effects(self, command_ids: Sequence[str]) -> None:
+        """Reads cost nothing here."""
 
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """By operation."""

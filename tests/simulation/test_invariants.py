@@ -27,11 +27,11 @@ def plane() -> Plane:
         run = Run(seed)
         run.go()
         rows = run.plane.databases
-        if rows["repair-planner"].rows("exception") and any(
+        if rows["orchestrator"].rows("obligation") and any(
             row.state is S.SUCCESS for row in rows["orchestrator"].rows("operation")
         ):
             return run.plane
-    raise AssertionError("no seed with a success and an exception")
+    raise AssertionError("no seed with a success and an obligation")
 
 
 def _success(plane: Plane) -> Any:

@@ -41,8 +41,22 @@ FAULTS = (
     "a replica's own clock five minutes off",
     "a replica stands still and comes back",
     "answer held by a slow worker",
+    "removed by a stranger",
+    "thrown away by a stranger",
+    "put back by a stranger",
+    "a marked object that nobody manages",
+    "a target that rewrites for ever",
+    "a difference that is accepted for a while",
+    "frozen during a repair",
+    "revoked during a repair",
+    "two operators at once",
+    "two operators who want different things",
+    "an operator presses twice",
+    "a batch of acts",
+    "a drift is repaired",
+    "the planner redrives or reconciles",
 )
-"""Faults that these seeds have to inject."""
+"""Faults that these seeds have to inject, and what people and repairs have to do about them."""
 
 
 def test_every_seed_holds_the_invariants_and_takes_every_transition() -> None:
@@ -50,7 +64,10 @@ def test_every_seed_holds_the_invariants_and_takes_every_transition() -> None:
 
     Every transition that anything built can send for a single command is taken, none that nothing can.
 
-    Requirements: P1, P3, I1, E2, E3, X4, M1, M2
+    At rest every exception has an owner and a time, every repair is over or waits for a person, every act and batch has
+    ended, and what nobody manages is known.
+
+    Requirements: P1, P3, I1, I5, E2, E3, X4, M1, M2, O5, Q7, Q8, R9, R10, D4, G7
     """
     summary = run_shares(COMMANDS, sagas=False)
     assert [(result.seed, result.violation) for result in summary.failed] == []

@@ -16,7 +16,7 @@ from trueup_adapters.core import effect
 from trueup_common.contracts.states import ErrorClass, OperationState
 from trueup_orchestrator.core import operation, recovery
 from trueup_reconciler.core import element, settlement
-from trueup_repair_planner.core import lifecycle
+from trueup_repair_planner.core import incident, lifecycle, repair
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -54,6 +54,16 @@ def _exception(stage: lifecycle.Stage, turn: lifecycle.Turn) -> lifecycle.Stage:
     return lifecycle.step(row, turn, NOW, "test").lifecycle
 
 
+def _repair(status: repair.Status, step: repair.Step) -> repair.Status:
+    row = repair.RepairRow.model_construct(repair_id="rep", status=status, trail=[])
+    return repair.advance(row, step, NOW, "test").status
+
+
+def _incident(status: incident.Status, event: incident.Event) -> incident.Status:
+    row = incident.IncidentRow.model_construct(incident_id="inc", status=status, trail=[])
+    return incident.advance(row, event, NOW).status
+
+
 MACHINES: dict[str, Machine] = {
     "operation": Machine(OperationState, operation.Trigger, operation.move, operation.IllegalTransition),
     "ledger": Machine(effect.Standing, effect.Asked, _ledger, KeyError),
@@ -61,10 +71,21 @@ MACHINES: dict[str, Machine] = {
         settlement.SettlementState, settlement.Heard, lambda row, column: settlement.TABLE[row, column], KeyError
     ),
     "exception": Machine(lifecycle.Stage, lifecycle.Turn, _exception, lifecycle.IllegalTurn),
+    "repair": Machine(repair.Status, repair.Step, _repair, repair.IllegalStep),
+    "incident": Machine(incident.Status, incident.Event, _incident, incident.IllegalEvent),
     "element": Machine(element.Stage, element.Turn, _element, element.IllegalTurn),
     "recovery": Machine(recovery.Situation, recovery.Pivot, recovery.action, LookupError),
 }
-ILLEGAL = {"operation": 443, "ledger": 0, "settlement": 0, "exception": 40, "element": 169, "recovery": 2}
+ILLEGAL = {
+    "operation": 443,
+    "ledger": 0,
+    "settlement": 0,
+    "exception": 40,
+    "repair": 54,
+    "incident": 21,
+    "element": 169,
+    "recovery": 2,
+}
 """How many pairs each table refuses. A pair that becomes legal, or stops being so, has to be meant."""
 
 

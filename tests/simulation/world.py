@@ -5,7 +5,7 @@ It counts what really happened per operation. Whatever the plane believes is jud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,11 +13,15 @@ from typing import Any
 from tests.simulation.declarations import DECLARATIONS, TIMEOUT_SECONDS
 from tests.simulation.engine import Engine, Sleep
 from trueup_adapters.core.classify import classify_status
-from trueup_common.contracts.adapter import Call, Connection, Outcome, confirmed, rejected, unknown
+from trueup_common.contracts.adapter import Call, Connection, EndsWith, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.states import ErrorClass, Findability, FindVerdict, ProbeVerdict
+from trueup_common.contracts.survey import Mark, Page
 from trueup_common.contracts.task import ProbeElement
+
+PAGE_MARKS = 3
+"""So few that surveys have pages."""
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class WorldFaults:
     """Command types that nothing ever goes wrong with."""
     rewrite: float = 0.0
     vandal: float = 0.0
-    """Somebody else changes the value."""
+    """Somebody else changes a value, removes it, throws the whole object away, or puts an older value back."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,20 @@ class Thing:
     before: tuple[float, dict[str, Any]] = (0.0, {})
     """Until when a lagging read still sees which values."""
     writers: dict[str, str] = field(default_factory=dict)
+    foreign: dict[str, Any] = field(default_factory=dict)
+    """What strangers last put there: they put it back."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """One object that carries the marker of an operation: ours, or one that somebody forged."""
+
+    tenant: str
+    system: str
+    mark: Mark
+    visible_at: float
+    number: int
+    forged: bool = False
 
 
 class World:
@@ -97,6 +115,11 @@ class World:
         self.things: dict[tuple[str, str, str], Thing] = {}
         self.undone: dict[str, str] = {}
         """What is taken back, and by which operation."""
+        self.marks_count = 0
+        self.marks: list[Standing] = []
+        """What carries a marker, in the order in which it was made."""
+        self.stubborn: frozenset[str] = frozenset()
+        """Elements that this world keeps as it wants, whatever is written: for ever."""
         self.transmissions = 0
         self.honest = True
         """False where a declaration promises more than this world keeps: then effects may double, but never unseen."""
@@ -129,8 +152,11 @@ class World:
         if engine.strikes("value rewritten", self.faults.rewrite):
             text = f"  {text}\n"
         for item in call.declaration.establishes:
-            thing.values[item.element] = text
+            kept = "as the target wants it" if item.element in self.stubborn else text
+            thing.values[item.element] = kept
             thing.writers[item.element] = operation.command_id
+        if call.declaration.findability is Findability.MARKER:
+            self._mark(call, effect)
         undoes = operation.payload.get("undoes")
         if undoes is not None:
             self._take_back(thing, undoes, operation.command_id)
@@ -154,17 +180,58 @@ class World:
         """What happened for one operation."""
         return self.effects.get(command_id, [])
 
+    def _mark(self, call: Call, effect: Effect) -> None:
+        operation = call.operation
+        mark = Mark(
+            operation_id=operation.command_id,
+            external_resource_id=f"{operation.command_id[:12]}-{len(self.live(operation.command_id))}",
+            resource=operation.target.resource,
+        )
+        self._stand(operation.tenant, operation.target.system, mark, effect.visible_at)
+
+    def _stand(self, tenant: str, system: str, mark: Mark, visible_at: float, *, forged: bool = False) -> None:
+        self.marks_count += 1
+        self.marks.append(Standing(tenant, system, mark, visible_at, self.marks_count, forged))
+
     def vandalise(self) -> None:
         """Somebody changes something behind our back."""
+        engine = self.engine
         for thing in self.things.values():
-            if thing.values and self.engine.strikes("changed by a stranger", self.faults.vandal):
-                element = sorted(thing.values)[0]
-                if self.engine.chance(0.3):
-                    del thing.values[element]
-                else:
-                    thing.values[element] = "changed by a stranger"
-                thing.version += 1
-                self.engine.note(f"WORLD vandalised {element}")
+            if not thing.values or not engine.strikes("changed by a stranger", self.faults.vandal):
+                continue
+            names = sorted(thing.values)
+            element = names[engine.below(len(names))]
+            how = engine.random.random()
+            if how < 0.25:
+                del thing.values[element]
+                engine.injected["removed by a stranger"] += 1
+            elif how < 0.4:
+                thing.values.clear()
+                engine.injected["thrown away by a stranger"] += 1
+            elif how < 0.7 and element in thing.foreign:
+                thing.values[element] = thing.foreign[element]
+                engine.injected["put back by a stranger"] += 1
+            else:
+                thing.foreign[element] = thing.values[element] = f"changed by a stranger {engine.below(3)}"
+            thing.version += 1
+            engine.note(f"WORLD vandalised {element}")
+
+    def forge(self, tenant: str, system: str) -> None:
+        """Somebody makes an object with a marker of ours that no operation of ours left."""
+        self.engine.ids_count += 1
+        name = f"cmd_{self.engine.seed % 2**32:08x}{self.engine.ids_count:024x}"
+        mark = Mark(operation_id=name, external_resource_id=f"forged-{self.marks_count}", resource="thing-0")
+        self._stand(tenant, system, mark, self.engine.now, forged=True)
+        self.engine.injected["a marked object that nobody manages"] += 1
+        self.engine.note(f"WORLD forged {name}")
+
+    def unforge(self) -> None:
+        """Somebody removes a forged object again."""
+        forged = [item for item in self.marks if item.forged]
+        if forged:
+            gone = forged[self.engine.below(len(forged))]
+            self.marks.remove(gone)
+            self.engine.note(f"WORLD removed {gone.mark.operation_id}")
 
     def seen(self, tenant: str, system: str, resource: str, element: str) -> tuple[Any, int]:
         """What a read sees, lag included."""
@@ -332,6 +399,19 @@ class WorldTarget:
             source=self.connection.system,
             reason="no_access",
         )
+
+    async def survey(self, cursor: str | None, params: Mapping[str, Any]) -> Page:
+        """What carries a marker here, a few at a time."""
+        engine, faults, world = self.world.engine, self.world.faults, self.world
+        await Sleep(0.005 + faults.slow_seconds * engine.random.random() ** 2)
+        if engine.strikes("401 or 403 to a read", faults.no_access):
+            raise EndsWith(unknown("no_access"))
+        here = (self.connection.tenant, self.connection.system)
+        seen = [item for item in world.marks if (item.tenant, item.system) == here and item.visible_at <= engine.now]
+        left = [item for item in seen if cursor is None or item.number > int(cursor)]
+        page = left[:PAGE_MARKS]
+        more = str(page[-1].number) if len(left) > len(page) else None
+        return Page(marks=tuple(item.mark for item in page), next_cursor=more)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from tests.patience import PATIENCE_SECONDS
+from tests.servers import PlaneClusters
 from trueup_common.contracts.history import GENESIS, verify
 from trueup_common.contracts.journal import HistoryEvent
 from trueup_common.contracts.topology import CRASH_SUBJECT, SERVICES
@@ -30,8 +32,8 @@ from trueup_devkit.virtual_clock import PlaneTimeline, plane_timeline
 T = TypeVar("T")
 REPOSITORY = "acme/articles"
 TERMINAL = ("CLOSED", "COMPENSATED", "CANCELLED", "SAFE_STOPPED", "RESOLVED")
-SETTLE_SECONDS = 120.0
-RESTART_SECONDS = 120.0
+SETTLE_SECONDS = PATIENCE_SECONDS
+RESTART_SECONDS = PATIENCE_SECONDS
 RETRY_SECONDS = 0.25
 POLL_SECONDS = 0.05
 POLL_SECONDS_MAX = 0.5
@@ -106,6 +108,8 @@ class Plane:
     programs: dict[str, list[str]] = field(default_factory=dict)
     url: str = ""
     sandbox_url: str = ""
+    clusters: ClassVar[PlaneClusters | None] = None
+    """Where the first start takes its cluster from; without them it makes one, as any plane does."""
     _tokens: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def start(self) -> "Plane":
@@ -118,6 +122,9 @@ class Plane:
             connections=self.connections,
             programs=self.programs,
         )
+        cluster = self.plan.folder.path / "postgres"
+        if self.clusters is not None and not cluster.exists():
+            self.clusters.lay_out(cluster)
         state = start_detached(self.plan, {**os.environ, **self.environment})
         self.url, self.sandbox_url = str(state.gateway_url), str(state.sandbox_url)
         self.nats_url, self.database_url = str(state.nats_url), str(state.database_url)
@@ -243,7 +250,7 @@ class Plane:
             "payload": payload,
             **extra,
         }
-        return http("POST", f"{self.url}/v1/commands", body, headers=headers, timeout_seconds=90)
+        return http("POST", f"{self.url}/v1/commands", body, headers=headers, timeout_seconds=PATIENCE_SECONDS)
 
     def draft(self, slug: str, *, key: str | None = None, **extra: Any) -> Answer:
         """Submit one WordPress draft with a fresh capability."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.system.plane import Answer, Plane, eventually, http
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.topology import ARTIFACTS_BUCKET
@@ -37,14 +38,14 @@ def submit(plane: Plane, slug: str, artifact_id: str) -> Answer:
     headers = {
         "authorization": f"Bearer {plane.capability(CREATE, 'post')}",
         "idempotency-key": f'"draft:{slug}"',
-        "prefer": "wait=30",
+        "prefer": "wait=60",
     }
     body = {
         "command_type": CREATE,
         "target": {"system": "wordpress", "resource": "post"},
         "payload_ref": artifact_id,
     }
-    return http("POST", f"{plane.url}/v1/commands", body, headers=headers, timeout_seconds=60)
+    return http("POST", f"{plane.url}/v1/commands", body, headers=headers, timeout_seconds=PATIENCE_SECONDS)
 
 
 def tamper(plane: Plane, artifact_id: str, content: bytes) -> None:

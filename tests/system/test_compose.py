@@ -201,7 +201,7 @@ def test_a_command_runs_through_an_adapter_of_its_own(deployment: Deployment) ->
     """
     plane = Plane(deployment.folder, url=deployment.gateway_url)
     plane.sandbox_url = deployment.sandbox_url
-    answer = plane.draft("composed", prefer="wait=30")
+    answer = plane.draft("composed", prefer="wait=60")
     assert answer.status == 200 and answer.body["state"] == "SUCCESS", answer
     plane.closed(answer.body["workflow_id"])
     assert len(plane.effects("wordpress.post")) == 1
@@ -239,7 +239,7 @@ def test_every_system_is_served_by_its_own_adapter(deployment: Deployment) -> No
     assert {kind.partition(".")[0] for kind in ONE_OF_EACH} | {"wordpress"} == set(adapters())
     for kind, payload in ONE_OF_EACH.items():
         capability = plane.capability(kind, "article/composed")
-        answer = plane.submit(capability, f"one:{kind}", kind, "article/composed", payload, prefer="wait=30")
+        answer = plane.submit(capability, f"one:{kind}", kind, "article/composed", payload, prefer="wait=60")
         assert answer.status == 200 and answer.body["state"] == "SUCCESS", (kind, answer)
 
 
@@ -255,7 +255,7 @@ def test_a_second_replica_is_a_process_of_its_own(deployment: Deployment) -> Non
         address = ready.own_address(environment)
         eventually(lambda: True if ready.ask(address)[0] else None, "the second orchestrator is ready")
         plane = Plane(deployment.folder, url=deployment.gateway_url)
-        answers = [plane.draft(f"twin-{number}", prefer="wait=30") for number in range(4)]
+        answers = [plane.draft(f"twin-{number}", prefer="wait=60") for number in range(4)]
         assert [answer.body["state"] for answer in answers] == ["SUCCESS"] * 4
     finally:
         assert twin.stop(60) == 0

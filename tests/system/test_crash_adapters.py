@@ -70,7 +70,6 @@ SERVICE_POINTS = [
     ("reconciler", "reconciler-settlements.before_commit"),
     ("reconciler", "reconciler-settlements.committed"),
 ]
-RECOVERY_SECONDS = 100.0
 
 
 def name_of(system: str, point: str) -> str:
@@ -194,7 +193,7 @@ def test_death_at_any_point_leaves_one_effect(dying: Dying, system: str, point: 
         plane.approval(workflow_id)
         case = plane.case(workflow_id)
     else:
-        case = plane.status(workflow_id, "CLOSED", seconds=RECOVERY_SECONDS)
+        case = plane.status(workflow_id, "CLOSED")
         assert case["obligations"] == [] or {item["status"] for item in case["obligations"]} == {"closed"}
     step = {DRAFTS: "draft", PUBLICATIONS: "publish"}.get(system, "effect")
     effect = plane.journal(next(item["command_id"] for item in case["steps"] if item["id"] == step))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.system.plane import Plane, eventually, http
@@ -45,9 +47,78 @@ def test_an_effect_that_no_ledger_knows_is_found_and_owned(plane: Plane) -> None
         wanted = (item for item in exceptions(plane) if item["envelope"].get("failure_code") == "unmanaged_effect")
         return next(wanted, None)
 
-    found = eventually(look, "the survey finds the copy", 60)
+    found = eventually(look, "the survey finds the copy")
     assert (found["kind"], found["command_id"]) == ("needs_review", stranger)
     assert found["envelope"]["external_resource_id"] == post_id
     assert found["owner"]
     codes = [item["envelope"].get("failure_code") for item in exceptions(plane)]
     assert codes == ["unmanaged_effect"]
+
+
+def sql(plane: Plane, query: str, *arguments: Any) -> Any:
+    """One value out of the plane's own database."""
+
+    async def ask() -> Any:
+        connection = await asyncpg.connect(plane.database_url)
+        try:
+            return await connection.fetchval(query, *arguments)
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+def test_an_effect_that_is_not_there_any_more_is_found_by_the_survey_and_a_person_lets_it_go(plane: Plane) -> None:
+    """The reverse: it stands in the ledger, and the site does not list it any more. Its own next look is a day away.
+
+    Nobody wants it back: a person says what became of it, and that ends it.
+    Requirements: R10, R8, O3, Q8
+    """
+    draft = plane.draft("vanishing")
+    plane.closed(draft.body["workflow_id"])
+    name = draft.body["command_id"]
+    post_id = plane.journal(name)["receipt"]["post_id"]
+    listed = "SELECT min(surveyed_at) FROM reconciler.element WHERE command_id = $1"
+    eventually(lambda: sql(plane, listed, name), "a survey lists the draft")
+    later = "UPDATE reconciler.element SET next_visit_at = now() + interval '1 day' WHERE command_id = $1"
+    sql(plane, later, name)
+    order = {"system": "wordpress", "object": f"acme/{post_id}", "change": {"delete": True}}
+    assert http("POST", f"{plane.sandbox_url}/_tamper", order).status == 200
+
+    def look() -> list[dict[str, Any]] | None:
+        mine = [item for item in exceptions(plane) if item["command_id"] == name]
+        return mine if mine and all(item["kind"] == "state_drift" for item in mine) else None
+
+    found = eventually(look, "the survey misses the draft, and a look finds it gone")
+    for item in found:
+        body = {
+            "action": "MARK_RESOLVED",
+            "target": {"kind": "exception", "id": item["exception_id"]},
+            "reason": "the author withdrew it",
+            "evidence": [],
+            "params": {"disposition": [{"effect": name, "became": "deleted by its author, on purpose"}]},
+        }
+        answer = plane.operate("/v1/operator-commands", body, f"let-go:{item['exception_id']}")
+        assert (answer.status, answer.body["performer"]) == (202, "reconciler"), answer
+
+    def closed() -> list[dict[str, Any]] | None:
+        mine = [item for item in exceptions(plane) if item["command_id"] == name]
+        return mine if mine and all(item["status"] == "closed" for item in mine) else None
+
+    over = eventually(closed, "it is over")
+    assert {(item["resolution_type"], item["resolved_by"]) for item in over} == {("marked_resolved", "operator:olga")}
+
+
+def test_what_a_survey_found_is_over_when_it_is_gone(plane: Plane) -> None:
+    """Requirements: R10, Q8"""
+    found = next(item for item in exceptions(plane) if item["envelope"].get("failure_code") == "unmanaged_effect")
+    assert "MARK_RESOLVED" in found["allowed_actions"]
+    post_id = found["envelope"]["external_resource_id"]
+    order = {"system": "wordpress", "object": f"acme/{post_id}", "change": {"delete": True}}
+    assert http("POST", f"{plane.sandbox_url}/_tamper", order).status == 200
+    name = found["exception_id"]
+
+    def over() -> dict[str, Any] | None:
+        return next((i for i in exceptions(plane) if i["exception_id"] == name and i["status"] == "closed"), None)
+
+    assert eventually(over, "a round without it ends it")["resolution_type"] == "observed_healthy"

@@ -65,7 +65,7 @@ def test_another_key_for_the_same_business_identity_is_pointed_to_the_first(plan
 
 def test_prefer_wait_answers_with_the_terminal_row(plane: Plane) -> None:
     """Requirements: F1"""
-    answer = plane.draft("waited", prefer="wait=30")
+    answer = plane.draft("waited", prefer="wait=60")
     assert answer.status == 200
     assert answer.body["state"] == "SUCCESS"
 
@@ -108,7 +108,7 @@ def test_a_permanent_refusal_becomes_an_owned_exception(plane: Plane) -> None:
     Requirements: X5, Q2, Q3, Q4
     """
     plane.fault("status", method="POST", path="/posts$", status=403, body={"code": "rest_cannot_create"})
-    answer = plane.draft("refused", prefer="wait=30")
+    answer = plane.draft("refused", prefer="wait=60")
     assert answer.body["state"] == "FAILED"
     row = plane.journal(answer.body["command_id"])
     assert row["error_class"] == "permanent"

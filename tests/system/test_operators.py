@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.system.plane import Answer, Plane, eventually, http
 
 SLA_SECONDS = 40
 """How long the reconciler may look before a person has to: short, so that an unknown becomes a person's soon."""
 
-SECONDS = 90.0
+SECONDS = PATIENCE_SECONDS
 
 TWO = """
 name: two
@@ -230,6 +232,141 @@ def test_a_failed_case_resumes_from_a_step_after_a_preview(plane: Plane) -> None
     assert count_of(plane, failed["command_id"]) == 0
 
 
+def pressed(plane: Plane, kind: str, name: str, action: str, *, once: bool = True, **more: Any) -> dict[str, Any]:
+    """One act, asked for by three clicks at the same moment and one more later: it is one, and has one end. Another
+    act of the kind beside it (`once`) is refused, or has nothing left to do."""
+    key = f"{action}:{name}"
+
+    def press(_: int) -> Answer:
+        return operate(plane, kind, name, action, key, **more)
+
+    with ThreadPoolExecutor(3) as fingers:
+        clicks = list(fingers.map(press, range(3)))
+    clicks.append(press(3))
+    taken = [click for click in clicks if click.status == 202]
+    assert taken and {click.status for click in clicks} <= {202, 409}, clicks
+    assert {click.body["operator_command_id"] for click in taken} == {taken[0].body["operator_command_id"]}
+    beside = operate(plane, kind, name, action, f"{key}:beside", **more) if once else None
+    if beside is not None and beside.status != 409:  # the case has not told yet where it stands: it refuses it itself
+        assert ended(plane, beside)["state"] == "REFUSED", beside
+    act = ended(plane, taken[0])
+    assert act["state"] == "DONE", act
+    token = plane.token("operator:olga", roles=("operator",))
+    assert plane.get(f"/v1/decisions/{act['decision_id']}", token).body["subject"] == "operator:olga"
+    listed = plane.get(f"/v1/operator-commands?target={name}", token).body["items"]
+    assert [item["state"] for item in listed if item["action"] == action].count("DONE") == 1
+    return act
+
+
+def test_every_action_on_an_operation_is_one_effect_however_often_it_is_pressed(plane: Plane) -> None:
+    """RETRY now instead of in a minute, RECONCILE looks only, REPAIR and REDRIVE look and send once, SETTLE and
+    MARK_RESOLVED end it, ASSIGN and ESCALATE give it to somebody: each under one decision, with one effect.
+
+    Requirements: O3, I5, G7
+    """
+    waiting, _ = posted(plane, "pressed-retry", fault="status", status=503, body={}, headers={"Retry-After": "50"})
+    eventually(lambda: plane.journal(waiting)["state"] == "RETRY_PENDING" or None, "it waits for its retry", SECONDS)
+    assert pressed(plane, "command", waiting, "RETRY")["result"]["state"] == "SUCCESS"
+    assert count_of(plane, waiting) == 1
+    ends = {
+        "RECONCILE": ({}, "FAILED", 0),
+        "REPAIR": ({}, "SUCCESS", 1),
+        "SETTLE": (
+            {"params": {"finding": "ABSENT"}, "evidence": [{"kind": "audit_log", "ref": "line 1"}]},
+            "FAILED",
+            0,
+        ),
+        "MARK_RESOLVED": ({}, "RESOLVED", 0),
+    }
+    for action, (more, state, effects) in ends.items():
+        name, case = posted(plane, f"pressed-{action.lower()}", fault="status", status=403, body={})
+        letter = exception_of(plane, case, "failed")["exception_id"]
+        assert pressed(plane, "exception", letter, "ASSIGN", once=False, params={"owner": "editors"})["state"] == "DONE"
+        owners = {item["exception_id"]: item["owner"] for item in plane.exceptions(case)}
+        assert owners[letter] == "editors"
+        pressed(plane, "exception", letter, "ESCALATE", once=False, params={"owner": "director"})
+        said = {"params": {"disposition": [{"effect": name, "became": "never happened"}]}}
+        given = said if action == "MARK_RESOLVED" else more
+        act = pressed(plane, "exception", letter, action, once=action != "SETTLE", **given)
+        assert act["result"]["state"] == state, (action, act)
+        assert count_of(plane, name) == effects, action
+
+
+def test_every_action_on_a_case_is_one_effect_however_often_it_is_pressed(plane: Plane) -> None:
+    """PAUSE, RESUME, TAKE_OVER, HAND_BACK, CANCEL, COMPENSATE and MARK_RESOLVED on a workflow, each pressed by many.
+
+    Requirements: O3, I5, L12, L14
+    """
+    workflow_id = plane.begun("two", {"id": "pressed"}, "two:pressed")
+    plane.approval(workflow_id)
+    for action, status in (
+        ("PAUSE", "PAUSED"),
+        ("RESUME", "WAITING"),
+        ("TAKE_OVER", "HUMAN_TAKEOVER"),
+        ("HAND_BACK", "WAITING"),
+        ("CANCEL", "CANCELLED"),
+    ):
+        pressed(plane, "workflow", workflow_id, action)
+        plane.status(workflow_id, status)
+    kinds = [event.type for event in plane.history(workflow_id)]
+    for kind in ("CasePaused", "CaseResumed", "CaseTakenOver", "CaseHandedBack", "CancelRequested"):
+        assert kinds.count(kind) == 1, kind
+    undone = stuck(plane, "pressed-undone")
+    pressed(plane, "workflow", undone, "COMPENSATE")
+    assert len(plane.status(undone, "COMPENSATED")["compensations"]) == 1
+    closed = stuck(plane, "pressed-closed")
+    case = plane.case(closed)
+    first = next(step["command_id"] for step in case["steps"] if step["id"] == "first")
+    assert case["standing"] == [first]
+    for names in ([], [first, "cmd_" + "0" * 32]):
+        wrong = {"params": {"disposition": [{"effect": name, "became": "kept"} for name in names]}}
+        assert operate(plane, "workflow", closed, "MARK_RESOLVED", f"wrong-{len(names)}", **wrong).status == 422
+    said = {"params": {"disposition": [{"effect": first, "became": "kept by the editor"}]}}
+    pressed(plane, "workflow", closed, "MARK_RESOLVED", **said)
+    plane.status(closed, "RESOLVED")
+    assert plane.exceptions(closed) == []
+
+
+def test_a_failed_case_goes_on_by_a_corrected_version(plane: Plane) -> None:
+    """The second version corrects a payload and asks one thing more: the first effect stays the one it was, the failed
+    one is done once by the new document, and the history says from which document to which.
+
+    Requirements: O7, L13, I5
+    """
+    workflow_id = stuck(plane, "corrected")
+    failed = next(step for step in plane.case(workflow_id)["steps"] if step["id"] == "second")
+    done = next(step for step in plane.case(workflow_id)["steps"] if step["id"] == "first")
+    text = TWO.replace("version: 1", "version: 2")
+    fits = text.replace('with: { unit: "${input.id}", step: 2 }', 'with: { unit: "${input.id}", step: 22 }')
+    unfit = text.replace("version: 2", "version: 3").replace("id: first", "id: other")
+    for document in (fits, unfit):
+        assert plane.register(document).status == 201
+    wanted = {"from_step": "second", "version": 3}
+    refused = operate(plane, "workflow", workflow_id, "RESUME", "by-3", params=wanted)
+    assert refused.status == 409 and refused.body["misfits"][0]["step"] == "first", refused
+    wanted["version"] = 2
+    preview = operate(plane, "workflow", workflow_id, "RESUME", "by-2-dry", params={**wanted, "dry_run": True})
+    assert (preview.status, preview.body["kept"]) == (200, ["first"]), preview
+    assert preview.body["again"] == ["approve", "second", "third"]
+    before = asked_of(plane, workflow_id)
+    act = pressed(plane, "workflow", workflow_id, "RESUME", params=wanted)
+    assert (act["result"]["again"], act["result"]["version"]) == (preview.body["again"], 2)
+    eventually(lambda: asked_of(plane, workflow_id) - before or None, "it is asked again, for the new document")
+    assert plane.answer(plane.approval(workflow_id)).status == 200
+    case = plane.closed(workflow_id)
+    assert (case["version"], case["sha256"]) == (2, preview.body["sha256"])
+    steps = {step["id"]: step["command_id"] for step in case["steps"] if step["command_id"]}
+    assert steps["first"] == done["command_id"] and {count_of(plane, name) for name in steps.values()} == {1}
+    newer = plane.journal(steps["second"])
+    assert (newer["supersedes"], newer["payload"]["step"]) == (failed["command_id"], 22)
+    (moved,) = [event for event in plane.history(workflow_id) if event.type == "CaseMigrated"]
+    assert (moved.payload["from_sha256"], moved.payload["to_sha256"]) == (
+        preview.body["from_sha256"],
+        preview.body["sha256"],
+    )
+    assert moved.actor == "operator:olga"
+
+
 def test_a_compensation_that_failed_is_tried_again_by_a_person(plane: Plane) -> None:
     """A person decides to undo; the undoing is refused, becomes an exception, and is tried again until it holds.
 
@@ -276,3 +413,50 @@ def test_all_that_failed_of_one_cause_is_redriven_as_a_batch(plane: Plane) -> No
     for command_id, workflow_id in failed:
         plane.closed(workflow_id)
         assert count_of(plane, command_id) == 1
+
+
+@pytest.mark.parametrize("point", ["gateway-batches.before_commit", "gateway-batches.committed"])
+def test_a_gateway_that_dies_amid_a_batch_finishes_every_item_once(plane: Plane, point: str) -> None:
+    """Killed before the item's commit, or after it and before anything was published: the restarted gateway goes on,
+    every item is asked for once and has one effect.
+
+    Requirements: O5, I5, I1, M2
+    """
+    failed = [posted(plane, f"{point}-{number}", fault="status", status=403, body={}) for number in range(3)]
+    for _, workflow_id in failed:
+        letter = exception_of(plane, workflow_id, "failed")
+        assert (
+            operate(
+                plane, "exception", letter["exception_id"], "ASSIGN", f"{workflow_id}:mine", params={"owner": point}
+            ).status
+            == 202
+        )
+        eventually(
+            lambda name=workflow_id: plane.exceptions(name)[0]["owner"] == point or None, "it is assigned", SECONDS
+        )
+    body = {"action": "REDRIVE", "filter": {"owner": point}, "reason": "back", "rate_per_second": 2}
+    preview = plane.operate("/v1/operator-batches", body, f"killed-{point}")
+    assert (preview.status, preview.body["total"]) == (201, 3), preview
+    pid = plane.process("gateway").pid
+    plane.arm("gateway", f"{point}:2")
+    place = f"/v1/operator-batches/{preview.body['batch_id']}"
+    assert plane.operate(f"{place}/start", {"reason": "go"}, f"start-{point}").status == 200
+    eventually(
+        lambda: (plane.ready() and plane.process("gateway").pid != pid) or None, "it died and came back", SECONDS
+    )
+    token = plane.token("operator:olga", roles=("operator",))
+
+    def over() -> dict[str, Any] | None:
+        found = plane.get(place, token).body
+        return dict(found) if found["state"] == "DONE" else None
+
+    batch = eventually(over, "the batch is done", SECONDS)
+    assert (batch["done"], batch["failed"], batch["skipped"]) == (3, 0, 0), batch
+    assert [(entry["turn"], entry["reason"], entry["actor"]) for entry in batch["trail"]] == [
+        ("start", "go", "operator:olga")
+    ]
+    for command_id, workflow_id in failed:
+        plane.closed(workflow_id)
+        assert count_of(plane, command_id) == 1
+        acts = [event for event in plane.history(workflow_id) if event.type == "OperatorActed"]
+        assert len(acts) == 1

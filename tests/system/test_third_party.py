@@ -130,7 +130,7 @@ def test_an_installed_package_is_an_adapter_like_any_other(
         capability = plane.capability("thermostat.set", "living-room", max_uses=2)
         wrong = plane.submit(capability, "heat:0", "thermostat.set", "living-room", {"celsius": 300})
         assert wrong.status == 422, wrong
-        done = plane.submit(capability, "heat:1", "thermostat.set", "living-room", {"celsius": 21.5}, prefer="wait=30")
+        done = plane.submit(capability, "heat:1", "thermostat.set", "living-room", {"celsius": 21.5}, prefer="wait=60")
         assert done.status == 200 and done.body["state"] == "SUCCESS", done
         assert done.body["receipt"] == {"celsius": 21.5}
         assert [item["celsius"] for item in Home.heard] == [21.5]

@@ -30,11 +30,11 @@ def test_fifty_at_once_with_one_key_are_one_effect(twin_plane: Plane) -> None:
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(send, range(50)))
     accepted = [command for status, command, replayed in answers if status == 202 and not replayed]
-    assert len(accepted) == 1
-    assert {command for status, command, _ in answers if status != 409} == set(accepted)
-    workflow_id = twin_plane.journal(accepted[0])["workflow_id"]
+    assert len(accepted) <= 1  # a first answer that came too late for its client is told again as a replay
+    (command_id,) = {command for status, command, _ in answers if status != 409}
+    workflow_id = twin_plane.journal(str(command_id))["workflow_id"]
     twin_plane.closed(workflow_id)
-    assert [post["slug"] for post in twin_plane.posts_of(accepted[0])] == ["fifty"]
+    assert [post["slug"] for post in twin_plane.posts_of(str(command_id))] == ["fifty"]
     assert len(twin_plane.effects("wordpress.post", "create")) == 1
 
 
@@ -113,6 +113,6 @@ async def test_nobody_loses_a_request_while_everything_is_restarted(twin_plane: 
         waiting.difference_update([name for name in waiting if twin_plane.journal(name)["state"] == "SUCCESS"])
         return True if not waiting else None
 
-    await asyncio.to_thread(eventually, done, f"all {len(load.commands)} commands succeeded", 90)
+    await asyncio.to_thread(eventually, done, f"all {len(load.commands)} commands succeeded")
     happened = collections.Counter(item["object"] for item in twin_plane.effects("bench.effect"))
     assert {happened[command_id] for command_id in load.commands.values()} == {1}

@@ -7,8 +7,6 @@ import pytest
 from tests.system.documents import ASK, PUBLISH
 from tests.system.plane import Plane
 
-SOON_SECONDS = 30.0
-
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(plane: Plane) -> None:
@@ -35,7 +33,7 @@ def test_authority_that_is_revoked_during_the_wait_lets_nothing_more_happen(plan
     named = authority["decision_id" if what == "decisions" else "capability_id"]
     assert plane.operate(f"/v1/{what}/{named}/revoke", {"reason": "withdrawn"}, f"revoke:{name}").status == 200
     assert plane.answer(approval).status == 200
-    case = plane.status(workflow_id, "COMPENSATED", seconds=SOON_SECONDS)
+    case = plane.status(workflow_id, "COMPENSATED")
     row = plane.journal(next(item["command_id"] for item in case["steps"] if item["id"] == "publish"))
     assert (row["state"], row["error_code"], row["attempts"]) == ("FAILED", "revoked", [])
     post = plane.journal(case["steps"][0]["command_id"])["external_resource_id"]
@@ -65,7 +63,7 @@ def test_a_freeze_of_the_workflow_holds_its_effects_back_until_it_is_lifted(plan
     finally:
         lifted = plane.operate("/v1/controls/freezes", body, "lift:ask", method="DELETE")
     assert lifted.status == 200
-    case = plane.status(workflow_id, "CLOSED", seconds=SOON_SECONDS)
+    case = plane.status(workflow_id, "CLOSED")
     keys = [item["object"] for item in plane.effects("bench.effect")]
     assert keys.count(case["steps"][2]["command_id"]) == 1
     plane.cancel(other)

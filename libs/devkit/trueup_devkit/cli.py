@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trueup_devkit import operating
+from trueup_devkit.options import EXIT_CODES, Gateway, StateDir, Tenant, Token
+from trueup_devkit.options import client_of as _client
+from trueup_devkit.options import example as _example
+from trueup_devkit.options import fail as _fail
 from trueup_devkit.state_folder import DEFAULT_FOLDER, PlaneState, StateFolder
 from trueup_devkit.told import ToldError
 
 if TYPE_CHECKING:
     from trueup_devkit.gateway_client import GatewayClient
 
-EXIT_CODES = "Exit codes: 0 ok, 1 failed, 2 usage."
 WAIT_STEP_SECONDS = 30
 _COMMAND = (
     '{"idempotency_key": "article:1:v1", "command_type": "wordpress.create_draft", '
@@ -42,19 +46,7 @@ app = typer.Typer(
 )
 clock_app = typer.Typer(help="Business time of a plane started with --clock virtual.", no_args_is_help=True)
 app.add_typer(clock_app, name="clock")
-
-StateDir = Annotated[Path, typer.Option("--state-dir", envvar="TRUEUP_STATE_DIR", help="Folder of the plane's state.")]
-Gateway = Annotated[
-    str | None, typer.Option("--gateway", envvar="TRUEUP_GATEWAY_URL", help="Gateway; default: the running plane.")
-]
-Token = Annotated[
-    str | None, typer.Option("--token", envvar="TRUEUP_TOKEN", help="Access token; default: a development token.")
-]
-Tenant = Annotated[str, typer.Option("--tenant", help="Tenant id.")]
-
-
-def _example(text: str) -> str:
-    return f"Example: {text}. {EXIT_CODES}"
+app.add_typer(operating.batch_app, name="batch")
 
 
 @app.command(epilog=_example("trueup up --detach --replicas gateway=2,adapters=2"))
@@ -382,6 +374,12 @@ def history(
         print(f"verified {len(events)} events of {workflow_id}", file=sys.stderr)
 
 
+app.command(epilog=_example("trueup exceptions --kind dead_letter"))(operating.exceptions)
+app.command(epilog=_example("trueup operate REDRIVE exception exc_… --reason 'the target is back' --wait"))(
+    operating.operate
+)
+
+
 @app.command(epilog=_example("trueup migrate"))
 def migrate(state_dir: StateDir = DEFAULT_FOLDER) -> None:
     """Bring database and bus of the running plane, or of TRUEUP_DATABASE_URL and TRUEUP_NATS_URL, up to date."""
@@ -464,12 +462,6 @@ def console(state_dir: StateDir = DEFAULT_FOLDER) -> None:
     print(StateFolder(state_dir.resolve()).running_state().console_url)
 
 
-def _client(gateway: str | None, state_dir: Path) -> GatewayClient:
-    from trueup_devkit.gateway_client import GatewayClient
-
-    return GatewayClient(gateway or StateFolder(state_dir.resolve()).running_state().gateway_url)
-
-
 def _reader(gateway: str | None, state_dir: Path, token: str | None, tenant: str) -> GatewayClient:
     client = _client(gateway, state_dir)
     client.token = token or client.dev_token("operator:cli", tenant, ["viewer"], [], 3600)
@@ -485,11 +477,6 @@ def _secret(name: str) -> str | None:
         except OSError as error:
             raise typer.BadParameter(f"{name}_FILE cannot be read: {error.strerror}") from error
     return os.environ.get(name) or None
-
-
-def _fail(text: str) -> None:
-    print(f"trueup: {text}", file=sys.stderr)
-    raise typer.Exit(1)
 
 
 def main() -> None:

@@ -23,6 +23,9 @@ ADMIN_USER = "admin"
 SYSTEM_USER = "system"
 MEMORY_SOFT_LIMIT = "64MiB"
 """Where the server's collector begins to work harder instead of taking more memory; never a refusal."""
+PROCESSORS = "1"
+"""A plane under load keeps the server busy for a tenth of a core. With more processors its scheduler looks for work on
+each of them, which costs as much as the messages (ADR 0027)."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class NatsServer:
             [str(find_nats_server()), "-c", str(self.folder / "nats.conf")],
             environment={
                 "GOMEMLIMIT": MEMORY_SOFT_LIMIT,
+                "GOMAXPROCS": PROCESSORS,
                 **{name: value for name, value in os.environ.items() if not name.startswith("TRUEUP_")},
             },
             folder=self.folder,

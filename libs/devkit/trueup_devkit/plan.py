@@ -139,6 +139,8 @@ def service_environment(
     secrets = SecretFiles(plan.folder.secrets)
     foreign = {name for name in SECRET_READERS if service not in SECRET_READERS[name]}
     withheld = {f"TRUEUP_{name}{twin}" for name in foreign for twin in ("", "_FILE")}
+    if service != ADAPTERS:
+        withheld |= connection_secrets(addresses.connections) | {"TRUEUP_CONNECTIONS"}
     environment = {name: value for name, value in caller.items() if name not in withheld}
     environment |= {
         "TRUEUP_MODE": plan.mode,
@@ -163,6 +165,19 @@ def service_environment(
     if addresses.connections and service == ADAPTERS:
         environment["TRUEUP_CONNECTIONS"] = addresses.connections
     return environment
+
+
+def connection_secrets(connections: str | None) -> frozenset[str]:
+    """The environment variables that a connections file takes secrets from. Only adapters are told them."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(connections).read_text(encoding="utf-8")) if connections else None
+        entries = (content or {}).get("connections") or []
+        values = [value for entry in entries for value in entry.values()]
+    except (OSError, yaml.YAMLError, AttributeError, TypeError):
+        return frozenset()  # bootstrap refuses such a file and says why
+    return frozenset(str(value["env"]) for value in values if isinstance(value, dict) and set(value) == {"env"})
 
 
 def bootstrap_environment(plan: Plan, addresses: Addresses, caller: Mapping[str, str]) -> dict[str, str]:

@@ -38,6 +38,7 @@ from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.states import ErrorClass, FindVerdict, ProbeVerdict, ReceiptStatus
 from trueup_common.contracts.task import Beat, RunningAttempt
 from trueup_common.runtime.clock import monotonic, real_now
+from trueup_common.runtime.gathering import Gathering
 from trueup_common.runtime.ports import CrashPoints, Store, StoreBusy
 from trueup_common.runtime.tracing import failed, span
 
@@ -76,6 +77,7 @@ class FinishedQueue:
         self.name = f"adapters-{system}-outcomes"
         self._waiting: deque[FinishedMessage] = deque()
         self._arrived = asyncio.Event()
+        self._gathering = Gathering()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -92,7 +94,11 @@ class FinishedQueue:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FETCH_WAIT_SECONDS):
                     await self._arrived.wait()
-        return self.take(limit)
+        if self._waiting:
+            await self._gathering.wait()
+        taken = self.take(limit)
+        self._gathering.took(len(taken))
+        return taken
 
     def take(self, limit: int) -> list[FinishedDelivery]:
         """What is finished now."""

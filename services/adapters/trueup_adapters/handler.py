@@ -4,6 +4,7 @@ Nothing is sent inside a transaction. `settled` starts what the commit allowed; 
 by the scan, which looks and never sends.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -36,7 +37,7 @@ from trueup_common.contracts.states import FindVerdict, ReceiptStatus
 from trueup_common.contracts.task import ExecuteTask, FindTask, Found, Observed, ProbeTask, Receipt
 from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.host import Unprocessable
-from trueup_common.runtime.ports import Moment, Store, VersionConflict
+from trueup_common.runtime.ports import Foreseeing, Moment, Store, VersionConflict
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -198,7 +199,7 @@ _MODELS: Final[dict[str, type[ExecuteTask] | type[FindTask] | type[ProbeTask]]] 
 }
 
 
-class TaskHandler:
+class TaskHandler(Foreseeing):
     """The first loop: what the ledger table says about each task is committed, acked, and then started."""
 
     def __init__(
@@ -221,20 +222,33 @@ class TaskHandler:
         self.send_window = timedelta(seconds=send_window_seconds)
         self._jobs: list[Job] = []
         self._proposed: dict[str, None] = {}
+        self._tasks: dict[str, ExecuteTask | FindTask | ProbeTask] = {}
+        """What the messages of the batch at hand say, as far as they can be read."""
 
     @property
     def inbox(self) -> bool:
         """Fences keep duplicates out."""
         return False
 
+    def foresee(self, tx: AdaptersTransaction, messages: Sequence[Message]) -> None:
+        """The ledger rows of all operations."""
+        self._tasks.clear()
+        for message in messages:
+            if message.id not in self._tasks:
+                with contextlib.suppress(Unprocessable):
+                    self._tasks[message.id] = self._task(message)
+        ids = _operations(self._tasks.values())
+        if ids:
+            tx.foresee_effects(ids)
+
     async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Fold a batch of tasks into the ledger."""
         asked = moment.asked_at_seconds
         batch = _Batch(moment, self.monotonic() if asked is None else asked)
-        tasks = [(message, self._task(message)) for message in messages]
-        ids = {task.operation.command_id for _, task in tasks if not isinstance(task, ProbeTask)}
+        tasks = [(message, self._read_ahead(message)) for message in messages]
+        ids = _operations(task for _, task in tasks)
         if ids:
-            batch.load(await tx.effects(sorted(ids)))
+            batch.load(await tx.effects(ids))
         for message, task in tasks:
             if isinstance(task, ExecuteTask):
                 self._execute(batch, message, task)
@@ -268,6 +282,11 @@ class TaskHandler:
         if system != self.system or tenant != message.tenant:
             raise Unprocessable("system or tenant of the task differ from its subject")
         return task
+
+    def _read_ahead(self, message: Message) -> ExecuteTask | FindTask | ProbeTask:
+        """The task of a message. Raises Unprocessable."""
+        task: ExecuteTask | FindTask | ProbeTask | None = self._tasks.pop(message.id, None)
+        return self._task(message) if task is None else task
 
     def _execute(self, batch: _Batch, message: Message, task: ExecuteTask) -> None:
         operation, now = task.operation, batch.moment.real
@@ -408,6 +427,11 @@ class TaskHandler:
         if declaration is None:
             raise Unprocessable(f"declaration {row.operation.declaration_sha256[:12]} is not known here")
         batch.jobs.append(LookJob(row, look, declaration, task, message.traceparent))
+
+
+def _operations(tasks: Iterable[ExecuteTask | FindTask | ProbeTask]) -> list[str]:
+    """The operations that tasks are about."""
+    return sorted({task.operation.command_id for task in tasks if not isinstance(task, ProbeTask)})
 
 
 class OutcomeHandler:

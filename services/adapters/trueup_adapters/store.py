@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
-from trueup_adapters.tables import ATTEMPT, DOCUMENT, EFFECT
+from trueup_adapters.tables import ATTEMPT, DOCUMENT, EFFECT, EFFECT_FIXED
 from trueup_common.contracts.adapter import Document, DocumentsAway
 from trueup_common.contracts.shape import record
 from trueup_common.runtime.db import Connection, Database, SqlStore
@@ -34,6 +34,10 @@ class Changes:
 class AdaptersTransaction(Transaction, Protocol):
     """One transaction as the handlers see it."""
 
+    def foresee_effects(self, command_ids: Sequence[str]) -> None:
+        """The ledger rows of these operations will be asked for."""
+        ...
+
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """Ledger rows of these operations."""
         ...
@@ -54,13 +58,11 @@ class AdaptersTransaction(Transaction, Protocol):
         ...
 
 
-_FIXED: Final = frozenset(
-    "tenant system workflow_id command_type idempotency_key payload_sha256 operation created_at".split()
-)
-_EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_version", fixed=_FIXED)
+_EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_version", fixed=EFFECT_FIXED)
 _ATTEMPTS: Final = Rows(ATTEMPT, AttemptRow, key=("attempt_id", "status"))
 
 
+_THERE: Final = "SELECT command_id FROM effect WHERE command_id = ANY($1::text[])"
 ANY_OVERDUE: Final = (
     "SELECT EXISTS (SELECT 1 FROM effect WHERE status = 'SENT' AND look_at <= (SELECT clock_timestamp()))"
 )
@@ -72,9 +74,14 @@ class SqlAdaptersTransaction(SqlTransaction):
 
     service = "adapters"
 
+    def foresee_effects(self, command_ids: Sequence[str]) -> None:
+        """The ledger rows of these operations will be asked for."""
+        self.foresee(_THERE, list(command_ids))
+
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
-        """Ledger rows of these operations."""
-        return await _EFFECTS.get(self.reading, "command_id", command_ids)
+        """Ledger rows of these operations. Most tasks are new, and the claim has told already that there is no row."""
+        there = await self.ask(_THERE, list(command_ids)) if self.foreseen(_THERE, list(command_ids)) else [{}]
+        return await _EFFECTS.get(self.reading, "command_id", command_ids) if there else []
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
         """Open rows that are due, locked for this transaction."""

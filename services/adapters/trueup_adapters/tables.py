@@ -10,6 +10,11 @@ from trueup_common.runtime.tables import contract_table, mail_tables
 
 METADATA: Final = MetaData(schema="adapters")
 
+EFFECT_FIXED: Final = frozenset(
+    "tenant system workflow_id command_type idempotency_key payload_sha256 operation created_at".split()
+)
+"""Columns that no update writes."""
+
 EFFECT: Final = contract_table(
     EffectRow,
     "effect",
@@ -18,6 +23,7 @@ EFFECT: Final = contract_table(
     indexes=[
         Index("effect_open", "look_at", postgresql_where=text("status = 'SENT'")),
     ],
+    fixed=EFFECT_FIXED,
 )
 ATTEMPT: Final = contract_table(
     AttemptRow,

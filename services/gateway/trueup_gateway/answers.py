@@ -98,7 +98,7 @@ class AnswerBoard:
             if event is not None:
                 event.set()
 
-    async def nudge(self, raw: Any) -> None:
+    def nudge(self, raw: Any) -> None:
         """Take over one CaseAnswered of the orchestrator."""
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
             answered = orjson.loads(raw.data)

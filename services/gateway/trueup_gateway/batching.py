@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.runtime import tracing
+from trueup_common.runtime.gathering import Gathering
 from trueup_common.runtime.ports import CrashPoints, Publisher, Schedule, StoreBusy, VersionConflict
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.store import KeyTaken, lock_timed_out
@@ -56,6 +57,7 @@ class Batching(ABC, Generic[R, V]):
         self._queue_max = queue_max
         self._waiting: list[_Waiting[R, V]] = []
         self._wake = asyncio.Event()
+        self._gathering = Gathering()
         self._task: asyncio.Task[None] | None = None
         self.batches_count = 0
         self.accepted_count = 0
@@ -102,7 +104,9 @@ class Batching(ABC, Generic[R, V]):
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
+            await self._gathering.wait()
             batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+            self._gathering.took(len(batch))
             outgoing = await self._accept(batch)
             if outgoing:
                 await self._publisher.publish(outgoing)

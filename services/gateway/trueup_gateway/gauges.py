@@ -49,7 +49,7 @@ class Gauges:
         """Read once."""
         sums = await self._reads.sums(ALL_TENANTS, now)
         self._open, waiting, repairs = await self._reads.standing(None)
-        self._kpis = kpis(sums, self._open, waiting, repairs, now=now)
+        self._kpis = kpis(sums, self._open, waiting, repairs, now=now, prices=self._document.prices)
         self._levels = levels(self._document, sums, now=now)
 
     def families(self) -> tuple[Family, ...]:

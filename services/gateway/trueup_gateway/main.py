@@ -248,7 +248,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         lambda: "draining" if context.stop.is_set() else None,
         lambda: _unloaded(context),
     ]
-    await context.bus.listen(subject, answers.nudge)
+    await context.bus.hear(subject, answers.nudge)
     acceptor.start()
     starter.start()
     app = create_app(gateway, traced=tracing.is_on())

@@ -10,6 +10,7 @@ from trueup_gateway.core.number_records import CohortRow, CounterRow, SightingRo
 from trueup_gateway.core.person_records import (
     ApprovalRow,
     AuthorizationRow,
+    LegalHoldRow,
     OperatorBatchItemRow,
     OperatorBatchRow,
     OperatorCommandRow,
@@ -125,9 +126,23 @@ CASE_VIEW = contract_table(
     key=("workflow_id",),
     indexes=(
         Index("case_view_tenant", "tenant", "created_at", "workflow_id"),
-        Index("case_view_status", "tenant", "status", "created_at", "workflow_id"),
+        Index(
+            "case_view_status",
+            "tenant",
+            "status",
+            "created_at",
+            "workflow_id",
+            postgresql_where=text("status <> 'CLOSED'"),
+        ),
         Index("case_view_object", "tenant", "object_id", "created_at"),
-        Index("case_view_definition", "tenant", "definition", "status"),
+        Index(
+            "case_view_definition",
+            "tenant",
+            "definition",
+            "created_at",
+            "workflow_id",
+            postgresql_where=text("closed_at IS NULL"),
+        ),
         Index("case_view_owner", "tenant", "owner", postgresql_where=text("owner IS NOT NULL")),
     ),
 )
@@ -150,7 +165,8 @@ EXCEPTION_VIEW = contract_table(
     indexes=(
         Index("exception_view_tenant", "tenant", "opened_at", "exception_id"),
         Index("exception_view_open", "tenant", "kind", postgresql_where=text("status = 'open'")),
-        Index("exception_view_command", "command_id", postgresql_where=text("command_id IS NOT NULL")),
+        Index("exception_view_command", "command_id", "tenant", postgresql_where=text("command_id IS NOT NULL")),
+        Index("exception_view_workflow", "workflow_id", "tenant", postgresql_where=text("workflow_id IS NOT NULL")),
     ),
 )
 REPAIR_VIEW = contract_table(
@@ -197,6 +213,9 @@ OPERATOR_COMMAND = contract_table(
     key=("operator_command_id",),
     indexes=(
         Index("operator_command_target", "target_id"),
+        Index("operator_command_workflow", "workflow_id"),
+        Index("operator_command_command", "command_id"),
+        Index("operator_command_exception", "exception_id"),
         Index("operator_command_tenant", "tenant", "created_at", "operator_command_id"),
         Index(
             "operator_command_holds_command",
@@ -233,6 +252,16 @@ OPERATOR_BATCH_ITEM = contract_table(
     indexes=(Index("operator_batch_item_state", "batch_id", "state", "position"),),
 )
 
+LEGAL_HOLD = contract_table(
+    LegalHoldRow,
+    "legal_hold",
+    METADATA,
+    key=("hold_id",),
+    indexes=(
+        Index("legal_hold_active", "tenant", "workflow_id", unique=True, postgresql_where=text("lifted_at IS NULL")),
+    ),
+)
+
 ARTIFACT = contract_table(ArtifactRow, "artifact", METADATA, key=("artifact_id",))
 ARTIFACT_USE = contract_table(ArtifactUseRow, "artifact_use", METADATA, key=("artifact_id", "command_id"))
 
@@ -258,6 +287,18 @@ COHORT_REVISION = Table(
     Column("revision", Text, nullable=False),
     CheckConstraint("one", name="cohort_revision_one"),
 )
+CONSOLE_SESSION = Table(
+    "console_session",
+    METADATA,
+    Column("session_id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("opened_at", TIMESTAMP(timezone=True), nullable=False),
+    Column("expires_at", TIMESTAMP(timezone=True), nullable=False),
+    Index("console_session_person", "tenant", "subject", "opened_at"),
+    Index("console_session_expires_at", "expires_at"),
+)
+"""Who is logged in to the console: a cookie whose session does not stand here is nobody's."""
 COUNTER = contract_table(CounterRow, "counter", METADATA, key=("tenant", "grain", "at"))
 SIGHTING = contract_table(
     SightingRow,

@@ -16,14 +16,20 @@ from trueup_gateway.store import GatewayReads
 log = logging.getLogger("trueup.gateway.watching")
 
 POLL_SECONDS: Final = 0.25
-FOLLOWERS_MAX: Final = 200
-FOLLOWERS_OF_ONE_MAX: Final = 20
+FOLLOWERS_MAX: Final = 500
+"""Of one replica: a follower costs memory, not a statement."""
+FOLLOWERS_OF_ONE_MAX: Final = 8
+"""Of one caller: it takes more than sixty of them to fill a replica."""
 
 Mark = tuple[int, ...]
 
 
 class TooMany(Exception):
-    """No further follower is taken."""
+    """This caller follows enough already."""
+
+
+class Full(TooMany):
+    """This replica takes no further follower, whoever asks."""
 
 
 class Follower:
@@ -71,9 +77,9 @@ class CaseWatch:
 
     @contextmanager
     def following(self, workflow_id: str, who: str) -> Iterator[Follower]:
-        """Follow a case. Raises TooMany."""
+        """Follow a case. Raises TooMany, and Full where it is not this caller's doing."""
         if len(self._followers) >= FOLLOWERS_MAX:
-            raise TooMany("too many streams are open")
+            raise Full("this replica has too many streams open")
         if sum(other.who == who for other in self._followers) >= FOLLOWERS_OF_ONE_MAX:
             raise TooMany("this caller has too many streams open")
         follower = Follower(workflow_id, who)

@@ -20,7 +20,7 @@ from trueup_orchestrator.core.invariants import (
     Breach,
     BreachRow,
 )
-from trueup_orchestrator.tables import BREACH, ENDED_CASE_LIVES, ENDED_LIVES, UNKNOWN_OPEN
+from trueup_orchestrator.tables import BREACH, ENDED_LIVES, UNKNOWN_OPEN
 
 BREACHES: Final = Rows(BREACH, BreachRow, key=("breach_id",))
 FOUND: Final = Tally("trueup_invariant_breaches", "Breaches of invariants that were told", ("rule",))
@@ -58,7 +58,7 @@ QUESTIONS: Final[tuple[tuple[str, str], ...]] = (
         f"WHERE d.deadline_at <= {_BUSINESS} AND d.{UNKNOWN_OPEN.replace(' AND ', ' AND d.')}",
     ),
     (LIVE_AFTER_END.name, f"SELECT {_OPERATION}, o.last_transition_at AS since FROM operation o WHERE {ENDED_LIVES}"),
-    (LIVE_AFTER_END.name, f"SELECT {_CASE}, i.closed_at AS since FROM instance i WHERE {ENDED_CASE_LIVES}"),
+    (LIVE_AFTER_END.name, f"SELECT {_CASE}, i.closed_at AS since FROM instance i WHERE i.lives_on"),
 )
 """Rule and question."""
 

@@ -16,6 +16,7 @@ from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
 from trueup_common.contracts.workflow import Direction, WorkflowDocument
 from trueup_common.documents.expressions import Expressions
+from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
 from trueup_orchestrator.core.case import Authority, Case, Terms
 from trueup_orchestrator.core.dispatch import Load, Pair, Waiting, choose, free, quotas
@@ -24,7 +25,7 @@ from trueup_orchestrator.core.launch import AcceptanceGrant, dispatch
 from trueup_orchestrator.core.obligations import may_owe
 from trueup_orchestrator.core.opening import take_locks
 from trueup_orchestrator.core.operators import Ground
-from trueup_orchestrator.core.records import LockRow
+from trueup_orchestrator.core.records import DocumentRow, LockRow
 from trueup_orchestrator.core.saga import advance
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.start import IDENTITY_IN_USE, identity_of
@@ -91,6 +92,8 @@ class Desk:
         """Pairs that were short of room when they were looked at last."""
         self._looked_up: dict[str, tuple[str | None, str | None]] = {}
         """Business identity and rival of what operators want to try again in the batch at hand, by command."""
+        self._corrected: dict[str, Workflow] = {}
+        """Corrected versions that cases shall go on by in the batch at hand, by operator command."""
 
     def declaration_of(self, fold: Fold, row: JournalRow) -> CommandDeclaration:
         """The declaration that an operation started with, tightened by its document. Raises DeclarationMissing."""
@@ -149,14 +152,20 @@ class Desk:
                 "decision_id": mandate["decision_id"],
                 "capability_id": mandate["capability_id"],
             }
-            return Ground(self.authority(fields))
+            return Ground(self.authority(fields), corrected=self._corrected.pop(operator_command_id, None))
         fold.at(command_id)
         return Ground(self.authority_of(fold), self.declaration_of(fold, fold.operation), identity, rival)
 
     async def look_up(
         self, tx: OrchestratorTransaction, folds: Mapping[str, Fold], commands: Sequence[OperatorCommand]
     ) -> None:
-        """Who has the keys and business identities of what operators want to try again."""
+        """Who has the keys and business identities of what operators want to try again, and by which corrected version
+        a case shall go on."""
+        self._corrected = {}
+        for asked in commands:
+            fold = folds.get(str(asked.workflow_id))
+            if asked.document is not None and fold is not None and fold.workflow is not None:
+                self._corrected[asked.operator_command_id] = await self._keep_corrected(tx, fold, asked)
         found: dict[str, tuple[JournalRow, str | None]] = {}
         for asked in commands:
             fold = folds.get(str(asked.workflow_id))
@@ -184,12 +193,34 @@ class Desk:
             rival = next((other for other in others if other is not None and other != row.command_id), None)
             self._looked_up[name] = identity, rival
 
+    async def _keep_corrected(self, tx: OrchestratorTransaction, fold: Fold, asked: OperatorCommand) -> Workflow:
+        """The corrected version that a case shall go on by, compiled and kept, under the declarations that the case
+        pinned. Raises Unprocessable for one that is not what it says."""
+        try:
+            document = WorkflowDocument.model_validate(asked.document)
+            sha256 = self.remember(document)
+        except ValueError as error:
+            raise Unprocessable(
+                f"the corrected version of {fold.instance.definition} cannot be run: {error}"
+            ) from error
+        if sha256 != asked.document_sha256:
+            raise Unprocessable("the corrected version is not the one that was accepted")
+        row = DocumentRow(
+            sha256=sha256,
+            name=document.name,
+            version=document.version,
+            document=document.dumped(),
+            created_at=fold.moment.business,
+        )
+        await tx.keep_documents([row])
+        return self.workflow(sha256, fold.instance.declarations)
+
     async def recall(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
         """Folds of those cases that are in hand and that nobody else moved since."""
         known = self.cases.take(workflow_ids)
         if not known:
             return {}
-        versions = await tx.versions(list(known))
+        versions = await tx.versions(workflow_ids)  # of all, as foreseen
         return {
             key: Fold(case, moment, self.terms, workflow=self.workflow_of(case.instance))
             for key, case in known.items()

@@ -1,6 +1,7 @@
 """Handlers: accepted commands, events of the others, and what time brings. Load, decide (pure), save."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -18,14 +19,14 @@ from trueup_common.contracts.events import (
     StartWorkflow,
 )
 from trueup_common.contracts.ids import command_id
-from trueup_common.contracts.journal import InstanceRow
+from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.operators import ORCHESTRATOR
 from trueup_common.contracts.states import REPLACEABLE, OperationState
 from trueup_common.contracts.task import Beat, Receipt
 from trueup_common.contracts.workflow import WorkflowDocument
 from trueup_common.runtime.host import TooEarly, Unprocessable
 from trueup_common.runtime.metrics import TIMER_LATENESS_SECONDS
-from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.ports import Foreseeing, Moment
 from trueup_orchestrator.core.decide import Beaten, Due, Stimulus, Woken, fold_in, fold_in_case
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import AcceptanceGrant
@@ -73,7 +74,31 @@ def _read(model: type[M], message: Message) -> M:
     return body
 
 
-class CommandHandler:
+class _Bodies:
+    """What the messages of a batch say, read before the claim so that it can take reads along, and used in `handle`."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, BaseModel] = {}
+
+    def look_ahead(self, messages: Sequence[Message], models: Mapping[str, type[M]]) -> list[M]:
+        """The bodies of the messages that can be read."""
+        self._read.clear()
+        found: list[M] = []
+        for message in messages:
+            if message.id in self._read or message.type not in models:
+                continue
+            with contextlib.suppress(Unprocessable):
+                body = self._read[message.id] = _read(models[message.type], message)
+                found.append(body)
+        return found
+
+    def read(self, model: type[M], message: Message) -> M:
+        """The body of a message. Raises Unprocessable."""
+        body = self._read.pop(message.id, None)
+        return body if isinstance(body, model) else _read(model, message)
+
+
+class CommandHandler(Foreseeing):
     """Starts a case for each accepted command or workflow, and dispatches what its window admits in the same commit."""
 
     inbox = True
@@ -83,6 +108,15 @@ class CommandHandler:
         self._kept: set[str] = set()
         """Documents that are compiled and stored: their starts carry nothing new."""
         self._keeping: set[str] = set()
+        self._bodies = _Bodies()
+
+    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> None:
+        """Commands: who holds what, and how full their pairs are."""
+        starts = self._bodies.look_ahead(messages, {"StartCase": StartCase})
+        if starts:
+            identities = [identity for body in starts if (identity := self._identity(body)) is not None]
+            pairs = {(body.tenant, body.target.system) for body in starts}
+            tx.foresee_starts([_key(body) for body in starts], identities, sorted(pairs))
 
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
@@ -107,9 +141,9 @@ class CommandHandler:
         folds: dict[str, Fold],
         grants: dict[str, AcceptanceGrant],
     ) -> None:
-        starts = [(message, _read(StartCase, message)) for message in messages]
+        starts = [(message, self._bodies.read(StartCase, message)) for message in messages]
         identities = {body.command_id: self._identity(body) for _, body in starts}
-        keys: list[Key] = [(body.tenant, body.idempotency_key, 1) for _, body in starts]
+        keys = [_key(body) for _, body in starts]
         taken = await tx.holders(keys, [identity for identity in identities.values() if identity])
         replaced = {
             holder.command_id
@@ -260,20 +294,34 @@ class CommandHandler:
         )
 
 
-class EventHandler:
+def _key(body: StartCase) -> Key:
+    """The key that a command starts under."""
+    return body.tenant, body.idempotency_key, 1
+
+
+class EventHandler(Foreseeing):
     """Folds what the others tell about operations and cases into them, and refills freed windows."""
 
     inbox = True
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._bodies = _Bodies()
+
+    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> None:
+        """The versions of the cases, and the loads of the pairs in which receipts free a slot."""
+        events = self._bodies.look_ahead(messages, _EVENTS)
+        named = _named(events)
+        if any(workflow_id in self.desk.cases for workflow_id in named):
+            pairs = {(body.tenant, body.system) for body in events if isinstance(body, Receipt)}
+            tx.foresee_events(named, sorted(pairs))
 
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
     ) -> Sequence[Outgoing]:
         """React to events of adapters, reconciler and gateway."""
-        events = [(message, body) for message in messages if (body := _event(message)) is not None]
-        named = sorted({body.workflow_id for _, body in events if body.workflow_id is not None})
+        events = [(message, body) for message in messages if (body := self._event(message)) is not None]
+        named = _named(body for _, body in events)
         folds = await self.desk.recall(tx, moment, named)
         rest = [body for _, body in events if body.workflow_id not in folds]
         about = [body for body in rest if not isinstance(body, CASE_EVENTS)]
@@ -287,6 +335,14 @@ class EventHandler:
             self._fold(folds, message, body, moment)
         await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
         return await self.desk.keep(tx, folds.values())
+
+    def _event(self, message: Message) -> Event | None:
+        """The body of a message; None for an operator command that another service performs."""
+        model = _EVENTS.get(message.type)
+        if model is None:
+            raise Unprocessable(f"this service does not know {message.type}")
+        body = self._bodies.read(model, message)
+        return None if isinstance(body, OperatorCommand) and body.performer != ORCHESTRATOR else body
 
     async def _cases(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
         instances = await tx.instances(workflow_ids)
@@ -326,13 +382,9 @@ def _is_young(message: Message, moment: Moment) -> bool:
     return (moment.real - message.time).total_seconds() < EARLY_SECONDS
 
 
-def _event(message: Message) -> Event | None:
-    """The body of a message; None for an operator command that another service performs."""
-    model = _EVENTS.get(message.type)
-    if model is None:
-        raise Unprocessable(f"this service does not know {message.type}")
-    body = _read(model, message)
-    return None if isinstance(body, OperatorCommand) and body.performer != ORCHESTRATOR else body
+def _named(events: Iterable[Event]) -> list[str]:
+    """The cases that events are about."""
+    return sorted({body.workflow_id for body in events if body.workflow_id is not None})
 
 
 def _observe(kind: str, due: Iterable[datetime | None], moment: Moment) -> None:
@@ -340,6 +392,17 @@ def _observe(kind: str, due: Iterable[datetime | None], moment: Moment) -> None:
     for at in due:
         if at is not None and at <= moment.business:
             TIMER_LATENESS_SECONDS.labels(kind).observe((moment.business - at).total_seconds())
+
+
+def _note_lateness(
+    folds: Mapping[str, Fold], rows: Sequence[JournalRow], cases: Iterable[InstanceRow], moment: Moment
+) -> None:
+    """By how much the timers that woke these cases came late; each case tells its own (`contracts.spending`)."""
+    woken = [(row.workflow_id, row.wake_at) for row in rows if row.lease_expires_at is None]
+    woken += [(case.workflow_id, case.wake_at) for case in cases]
+    for key, at in woken:
+        if key in folds and at is not None and at <= moment.business:
+            folds[key].lateness.append((moment.business - at).total_seconds())
 
 
 class Timers:
@@ -370,6 +433,7 @@ class Timers:
         woken = [case for key, case in late.items() if case.definition != COMMAND and key not in folds]
         if woken:
             folds.update(await self.desk.load_cases(tx, moment, woken))
+        _note_lateness(folds, rows, late.values(), moment)
         for row in [*rows, *more]:
             if row.workflow_id in folds:
                 self._fold(folds[row.workflow_id].at(row.command_id), Due())

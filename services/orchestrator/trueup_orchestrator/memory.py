@@ -28,6 +28,9 @@ class Cases:
     def __len__(self) -> int:
         return len(self._cases)
 
+    def __contains__(self, workflow_id: str) -> bool:
+        return workflow_id in self._cases
+
     def take(self, workflow_ids: Iterable[str]) -> dict[str, Case]:
         """Those of these cases that are in hand; they are not any more."""
         return {key: case for key in workflow_ids if (case := self._cases.pop(key, None)) is not None}

@@ -18,13 +18,14 @@ from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
 from trueup_orchestrator.tables import (
     DOCUMENT,
-    HAS_DEADLINE,
     HISTORY,
     HOLDS_KEY,
     INSTANCE,
+    INSTANCE_FIXED,
     LOCK,
     OBLIGATION,
     OPERATION,
+    OPERATION_FIXED,
     READY,
 )
 
@@ -47,6 +48,14 @@ class Holder:
 
 class OrchestratorTransaction(Transaction, Protocol):
     """Rows in and out; every decision is made elsewhere."""
+
+    def foresee_starts(self, keys: Sequence[Key], identities: Sequence[Identity], pairs: Sequence[Pair]) -> None:
+        """The holders of these keys and identities and the loads of these pairs will be asked for."""
+        ...
+
+    def foresee_events(self, workflow_ids: Sequence[str], pairs: Sequence[Pair]) -> None:
+        """The versions of these cases and the loads of these pairs will be asked for."""
+        ...
 
     async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
         """Journal rows by command."""
@@ -141,29 +150,8 @@ class OrchestratorTransaction(Transaction, Protocol):
         ...
 
 
-_INSTANCES: Final = Rows(
-    INSTANCE,
-    InstanceRow,
-    key=("workflow_id",),
-    version="state_version",
-    fixed=frozenset(
-        "saga_id tenant definition version sha256 object_type object_id subject mandate parent_id revision created_at "
-        "correlation_id trace_id traceparent input input_sha256 request_fingerprint purpose source_version "
-        "on_terminal actions_max declarations locks stage start_key".split()
-    ),
-)
-_OPERATIONS: Final = Rows(
-    OPERATION,
-    JournalRow,
-    key=("command_id",),
-    version="state_version",
-    fixed=frozenset(
-        "tenant workflow_id saga_id step_id generation execution_id supersedes decision_id capability_id mandate_id "
-        "command_type declaration_sha256 effect_class risk target_system target_resource expected_version payload "
-        "payload_sha256 payload_ref idempotency_key request_fingerprint created_at correlation_id trace_id "
-        "traceparent reply_to compensation_command compensates approval_id".split()
-    ),
-)
+_INSTANCES: Final = Rows(INSTANCE, InstanceRow, key=("workflow_id",), version="state_version", fixed=INSTANCE_FIXED)
+_OPERATIONS: Final = Rows(OPERATION, JournalRow, key=("command_id",), version="state_version", fixed=OPERATION_FIXED)
 _OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
 _DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("sha256",))
 _LOCKS: Final = Rows(LOCK, LockRow, key=("tenant", "key", "workflow_id"))
@@ -224,7 +212,8 @@ _EXPIRED: Final = (
     "FOR UPDATE SKIP LOCKED"
 )
 _OVERDUE: Final = (
-    f"WHERE {HAS_DEADLINE} AND deadline_at <= $1 AND {_LEFT_OUT} ORDER BY deadline_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+    f"WHERE watched_until <= $1 AND watched_until IS NOT NULL AND {_LEFT_OUT} ORDER BY watched_until LIMIT $2 "
+    "FOR UPDATE SKIP LOCKED"
 )
 _WOKEN: Final = _DUE
 _NEWEST: Final = f"""
@@ -252,10 +241,10 @@ WHERE closed_at IS NULL AND NOT locked AND workflow_id IN (
 """
 
 
-ANY_DUE: Final = f"""
+ANY_DUE: Final = """
 SELECT EXISTS (SELECT 1 FROM operation WHERE wake_at <= (SELECT trueup.now()))
   OR EXISTS (SELECT 1 FROM operation WHERE lease_expires_at <= (SELECT clock_timestamp()))
-  OR EXISTS (SELECT 1 FROM instance WHERE {HAS_DEADLINE} AND deadline_at <= (SELECT trueup.now()))
+  OR EXISTS (SELECT 1 FROM instance WHERE watched_until <= (SELECT trueup.now()) AND watched_until IS NOT NULL)
   OR EXISTS (SELECT 1 FROM instance WHERE wake_at <= (SELECT trueup.now()) AND wake_at IS NOT NULL)
 """
 ANY_READY: Final = f"SELECT EXISTS (SELECT 1 FROM operation WHERE {READY})"
@@ -269,6 +258,17 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     service = "orchestrator"
 
+    def foresee_starts(self, keys: Sequence[Key], identities: Sequence[Identity], pairs: Sequence[Pair]) -> None:
+        """The holders of these keys and identities and the loads of these pairs will be asked for."""
+        self.foresee(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
+        self.foresee(_LOADS, *_columns(sorted(pairs), 2), False)
+
+    def foresee_events(self, workflow_ids: Sequence[str], pairs: Sequence[Pair]) -> None:
+        """The versions of these cases and the loads of these pairs will be asked for."""
+        self.foresee(_VERSIONS, list(workflow_ids))
+        if pairs:
+            self.foresee(_LOADS, *_columns(sorted(pairs), 2), False)
+
     async def operations(self, command_ids: Sequence[str]) -> list[JournalRow]:
         """Journal rows by command."""
         return await _OPERATIONS.get(self.reading, "command_id", command_ids)
@@ -279,7 +279,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     async def versions(self, workflow_ids: Sequence[str]) -> dict[str, int]:
         """The `state_version` of cases."""
-        records = await self.reading.fetch(_VERSIONS, list(workflow_ids))
+        records = await self.ask(_VERSIONS, list(workflow_ids))
         return {record["workflow_id"]: record["state_version"] for record in records}
 
     async def obligations(self, workflow_ids: Sequence[str]) -> list[ObligationRow]:
@@ -300,7 +300,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
         """Who holds any of these keys or business identities."""
-        records = await self.reading.fetch(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
+        records = await self.ask(_HOLDERS, *_columns(keys, 3), *_columns(identities, 3))
         return [
             Holder(
                 record["command_id"],
@@ -319,8 +319,8 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """How full each pair is; with `lock`, try to become the one who decides for it in this transaction."""
         if not pairs:
             return {}
-        connection = self.connection if lock else self.reading
-        records = await connection.fetch(_LOADS, *_columns(sorted(pairs), 2), lock)
+        arguments = (*_columns(sorted(pairs), 2), lock)
+        records = await (self.connection.fetch(_LOADS, *arguments) if lock else self.ask(_LOADS, *arguments))
         return {
             (record["t"], record["s"]): Load(record["locked"], record["in_flight"], record["queued"], record["number"])
             for record in records

@@ -22,6 +22,7 @@ from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.states import Phase
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.ports import Moment
+from trueup_reconciler.core import order
 from trueup_reconciler.core.canary import CanaryRow, Tried, is_canary
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.report import close, restated
@@ -133,9 +134,13 @@ class Desk:
         """Take what a message did to an element."""
         row = turned.row
         key = (row.object_key, row.element)
+        before = self.elements.get(key)
         if turned.changed:
             self.elements[key] = row
             self._seen.add(key)
+            if before is not None and order.concerns(before):
+                others = list(self.elements.values())
+                self.awaited(order.following(before, row, others, self.moment.business))
         if turned.displaced is not None:
             self._displaced.append(turned.displaced)
         for paid in turned.paid:
@@ -164,8 +169,12 @@ class Desk:
         if turned.closed is not None:
             obligation = self.obligations.get(turned.closed[0])
             if obligation is not None and obligation.status == "open":
-                closed = close(obligation, turned.closed[1], self.moment.business)
+                closed = close(obligation, turned.closed[1], self.moment.business, by=turned.closed_by)
                 self._report(closed, turned.closed_for or row)
+
+    def awaited(self, rows: Iterable[ElementRow]) -> None:
+        """Elements that are to be looked at now because of another one. Nobody is told of that."""
+        self.elements.update(((row.object_key, row.element), row) for row in rows)
 
     def _looked(self, look: dict[str, str], row: ElementRow) -> None:
         """An operator asked for a look: this is what was seen."""

@@ -14,9 +14,9 @@ from trueup_common.contracts.states import ExceptionKind, ProbeVerdict
 from trueup_common.contracts.task import Found, Observed
 from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import Moment
-from trueup_reconciler.core import drift, repairs, settle, visit
+from trueup_reconciler.core import drift, order, repairs, settle, visit
 from trueup_reconciler.core.element import ElementRow, object_key
-from trueup_reconciler.core.retire import retire
+from trueup_reconciler.core.retire import LET_GO, let_go, retire
 from trueup_reconciler.desk import SERVICE, Desk
 from trueup_reconciler.lookout import Lookout
 from trueup_reconciler.store import ReconcilerTransaction
@@ -158,7 +158,13 @@ class EventsHandler:
             )
             if self.lookout.takes(desk, row, seen):
                 continue
-            desk.turned(drift.observe(row, seen, now=desk.moment.business, terms=self.terms))
+            now = desk.moment.business
+            others = desk.elements.values() if row.downstream_of else ()
+            first = order.ahead(row, seen.observed_at, others, now)
+            turned = drift.observe(row, seen, now=now, terms=self.terms, ahead=first.names)
+            desk.turned(turned)
+            if turned.row.waits_for:
+                desk.awaited(first.to_look)
 
     def _repaired(self, desk: Desk, body: RepairChanged) -> None:
         row = _element(desk, body.tenant, body.drift)
@@ -176,6 +182,17 @@ class EventsHandler:
                 return
             look = {"operator_command_id": body.operator_command_id, "traceparent": message.traceparent or ""}
             desk.turned(repairs.asked(row, look, now))
+        elif body.action == OperatorAction.MARK_RESOLVED and body.performer == SERVICE:
+            if row is None or row.obligation_id is None:
+                desk.refuse(body, "it has not drifted any more", message.traceparent)
+                return
+            desk.turned(let_go(row, body))
+            desk.ended(
+                body.operator_command_id,
+                body.tenant,
+                result={"resolution_type": LET_GO},
+                traceparent=message.traceparent,
+            )
 
 
 class Ticks:
@@ -249,9 +266,21 @@ async def _load(tx: ReconcilerTransaction, desk: Desk, bodies: Sequence[Body]) -
         desk.load_paces(await tx.paces(sorted(keys)))
     if objects:
         desk.load_elements(await tx.elements(sorted(objects)))
+        await _load_siblings(tx, desk)
         open_drifts = {row.obligation_id for row in desk.elements.values() if row.obligation_id is not None}
         if open_drifts:
             desk.load_obligations(await tx.obligations(sorted(open_drifts)))
+
+
+async def _load_siblings(tx: ReconcilerTransaction, desk: Desk) -> None:
+    """The rest of the business objects in which one element's end may matter to another."""
+    objects = {
+        (row.tenant, row.object_type or "", row.object_id)
+        for row in desk.elements.values()
+        if row.object_id is not None and order.concerns(row)
+    }
+    if objects:
+        desk.load_elements(await tx.siblings(sorted(objects)))
 
 
 async def _visit(tx: ReconcilerTransaction, desk: Desk, pace: visit.Pace) -> None:

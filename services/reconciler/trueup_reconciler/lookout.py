@@ -17,9 +17,10 @@ from trueup_common.contracts.topology import task_subject
 from trueup_common.runtime.ports import Moment
 from trueup_reconciler.core import canary, survey
 from trueup_reconciler.core.element import ElementRow
+from trueup_reconciler.core.order import soon
 from trueup_reconciler.core.turned import Care
 from trueup_reconciler.desk import Desk
-from trueup_reconciler.store import ReconcilerTransaction
+from trueup_reconciler.store import Listed, ReconcilerTransaction
 
 DUE_LIMIT: Final = 50
 
@@ -56,12 +57,41 @@ class Lookout:
         if self.rounds is not None and (new or surveys):
             desk.load_surveys(await tx.surveys(sorted(new | surveys)))
         self._met.update(key for key in new if self._is_known(desk, key))
+        await self._compare(tx, desk, bodies)
         names = {row.obligation_id for row in desk.canaries.values() if row.obligation_id is not None}
         for body in bodies:
             row = desk.surveys.get(survey.survey_key(body.tenant, body.system)) if isinstance(body, Observed) else None
             if row is not None and isinstance(body, Observed):
                 names.update(*(survey.obligations_of(row, seen) for seen in body.observations))
         desk.load_obligations(await tx.obligations(sorted(names)) if names else [])
+
+    async def _compare(self, tx: ReconcilerTransaction, desk: Desk, bodies: Iterable[Any]) -> None:
+        """What is listed is there; what was listed by an earlier round and is not any more may be gone: look, now."""
+        for body in bodies:
+            if not isinstance(body, Observed) or body.resource != RESOURCE or len(body.observations) != 1:
+                continue
+            row = desk.surveys.get(survey.survey_key(body.tenant, body.system))
+            page = survey.page_in(row, body.visit_id, body.observations[0]) if row is not None else None
+            if row is None or page is None:
+                continue
+            now = desk.moment.business
+            await tx.listed(Listed(row.tenant, row.system, page.operations, page.resources), now)
+            if page.next_cursor is None:
+                desk.load_elements(await tx.unlisted(row.tenant, row.system, row.begun_at, survey.UNLISTED_MAX))
+                self._look_at_what_is_not_listed(desk, row)
+
+    @staticmethod
+    def _look_at_what_is_not_listed(desk: Desk, row: survey.SurveyRow) -> None:
+        """Asked once: until it is listed again, no survey says anything of it."""
+        gone = [
+            element
+            for element in desk.elements.values()
+            if (element.tenant, element.system) == (row.tenant, row.system)
+            and element.surveyed_at is not None
+            and element.surveyed_at < row.begun_at
+            and element.next_visit_at is not None
+        ]
+        desk.awaited(soon(element, desk.moment.business).evolve(surveyed_at=None) for element in gone)
 
     def _is_known(self, desk: Desk, key: str) -> bool:
         return (self.watch is None or key in desk.canaries) and (self.rounds is None or key in desk.surveys)

@@ -15,7 +15,7 @@ from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows
 from trueup_reconciler.core.canary import CanaryRow
-from trueup_reconciler.core.element import ElementRow
+from trueup_reconciler.core.element import ElementRow, object_key
 from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
@@ -48,6 +48,16 @@ class Changes:
     """Elements that came into another phase with this save, for the metrics."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a page of a survey listed of the effects of one (tenant, system): by operation, and by object."""
+
+    tenant: str
+    system: str
+    operations: tuple[str, ...]
+    resources: tuple[str, ...]
+
+
 class ReconcilerTransaction(Transaction, Protocol):
     """One transaction as the handlers see it."""
 
@@ -61,6 +71,10 @@ class ReconcilerTransaction(Transaction, Protocol):
 
     async def elements(self, object_keys: Sequence[str]) -> list[ElementRow]:
         """All elements of these objects."""
+        ...
+
+    async def siblings(self, objects: Sequence[tuple[str, str, str]]) -> list[ElementRow]:
+        """All elements of these business objects: (tenant, type, id)."""
         ...
 
     async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
@@ -91,6 +105,14 @@ class ReconcilerTransaction(Transaction, Protocol):
         """Surveys whose next page is due, locked."""
         ...
 
+    async def listed(self, seen: Listed, now: datetime) -> None:
+        """Keep when a survey listed these objects last."""
+        ...
+
+    async def unlisted(self, tenant: str, system: str, since: datetime, limit: int) -> list[ElementRow]:
+        """Elements whose objects surveys have listed before, but not since then."""
+        ...
+
     async def save(self, changes: Changes) -> None:
         """Insert and update by compare-and-set. Raises VersionConflict where another replica was first."""
         ...
@@ -108,6 +130,14 @@ ANY_SETTLEMENT: Final = "SELECT EXISTS (SELECT 1 FROM settlement WHERE next_at <
 ANY_VISIT: Final = "SELECT EXISTS (SELECT 1 FROM element WHERE next_visit_at <= (SELECT trueup.now()))"
 ANY_CANARY: Final = "SELECT EXISTS (SELECT 1 FROM canary WHERE due_at <= (SELECT clock_timestamp()))"
 ANY_SURVEY: Final = "SELECT EXISTS (SELECT 1 FROM survey WHERE next_at <= (SELECT trueup.now()))"
+_LISTED: Final = """
+WITH seen AS (
+  SELECT object_key, element FROM element
+  WHERE (command_id = ANY($2) OR object_key = ANY($3)) AND tenant = $4 AND system = $5
+  ORDER BY object_key, element FOR UPDATE
+)
+UPDATE element e SET surveyed_at = $1 FROM seen s WHERE e.object_key = s.object_key AND e.element = s.element
+"""
 SETTLEMENTS: Final = Tally("trueup_settlements", "Unknown outcomes settled, by verdict", ("system", "verdict"))
 PHASES: Final = Tally("trueup_element_phases", "Elements that came into a phase", ("system", "phase"))
 
@@ -129,6 +159,14 @@ class SqlReconcilerTransaction(SqlTransaction):
     async def elements(self, object_keys: Sequence[str]) -> list[ElementRow]:
         """All elements of these objects."""
         return await _ELEMENTS.get(self.connection, "object_key", object_keys)
+
+    async def siblings(self, objects: Sequence[tuple[str, str, str]]) -> list[ElementRow]:
+        """All elements of these business objects."""
+        tail = (
+            "WHERE object_id IS NOT NULL AND (tenant, object_type, object_id) IN "
+            "(SELECT * FROM unnest($1::text[], $2::text[], $3::text[]))"
+        )
+        return await _ELEMENTS.select(self.connection, tail, *map(list, zip(*objects, strict=True)))
 
     async def due_elements(self, now: datetime, limit: int) -> list[ElementRow]:
         """Elements whose visit is due, locked for this transaction."""
@@ -160,6 +198,20 @@ class SqlReconcilerTransaction(SqlTransaction):
         """Surveys whose next page is due, locked for this transaction."""
         tail = "WHERE next_at <= $1 ORDER BY next_at LIMIT $2 FOR UPDATE SKIP LOCKED"
         return await _SURVEYS.select(self.connection, tail, now, limit)
+
+    async def listed(self, seen: Listed, now: datetime) -> None:
+        """Keep when a survey listed these objects last: no change of state, so no version moves."""
+        keys = [object_key(seen.tenant, seen.system, resource) for resource in seen.resources]
+        place = (seen.tenant, seen.system)
+        await self.connection.execute(_LISTED, now, list(seen.operations), keys, *place)
+
+    async def unlisted(self, tenant: str, system: str, since: datetime, limit: int) -> list[ElementRow]:
+        """Elements whose objects surveys have listed before, but not since then."""
+        tail = (
+            "WHERE tenant = $1 AND system = $2 AND surveyed_at < $3 AND next_visit_at IS NOT NULL "
+            "ORDER BY object_key, element LIMIT $4 FOR UPDATE SKIP LOCKED"
+        )
+        return await _ELEMENTS.select(self.connection, tail, tenant, system, since, limit)
 
     async def save(self, changes: Changes) -> None:
         """Save in a fixed order of tables, so that two batches cannot deadlock."""

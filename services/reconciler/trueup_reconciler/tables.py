@@ -29,6 +29,10 @@ ELEMENT: Final = contract_table(
     indexes=[
         Index("element_due", "next_visit_at", postgresql_where=text("next_visit_at IS NOT NULL")),
         Index("element_command", "command_id"),
+        Index("element_surveyed", "tenant", "system", "surveyed_at", postgresql_where=text("surveyed_at IS NOT NULL")),
+        Index(
+            "element_of_object", "tenant", "object_type", "object_id", postgresql_where=text("object_id IS NOT NULL")
+        ),
     ],
 )
 PACE: Final = contract_table(PaceRow, "pace", METADATA, key=("pace_key",))

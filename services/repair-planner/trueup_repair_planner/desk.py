@@ -23,7 +23,15 @@ from trueup_repair_planner.core import course, incident, lifecycle, operators
 from trueup_repair_planner.core import repair as repairs
 from trueup_repair_planner.core.incident import HOLDING, Alarm, IncidentRow, causes_of
 from trueup_repair_planner.core.lifecycle import Duty, ExceptionRow, Stage
-from trueup_repair_planner.core.plan import PLANNER, asked, plan, routed, subject_of_row
+from trueup_repair_planner.core.plan import (
+    PLANNER,
+    asked,
+    in_its_turn,
+    plan,
+    routed,
+    subject_of_row,
+    waits,
+)
 from trueup_repair_planner.core.playbook import Action, Playbooks, facts_of
 from trueup_repair_planner.core.probe import Standing, turn
 from trueup_repair_planner.core.repair import UNSENT, RepairRow, Status
@@ -73,16 +81,17 @@ class Desk:
         repairs_: Iterable[RepairRow] = (),
         incidents: Iterable[IncidentRow] = (),
     ) -> None:
-        """Take loaded rows; what is on the desk already stays as it stands."""
+        """Take loaded rows. What is on the desk already stays as it stands, what is new on it too: where another
+        replica stored that first, saving tells."""
         for row in exceptions:
-            if self._stored.setdefault(row.exception_id, row) is row:
-                self.exceptions[row.exception_id] = row
+            if row.exception_id not in self.exceptions:
+                self.exceptions[row.exception_id] = self._stored[row.exception_id] = row
         for repair in repairs_:
-            if self._stored.setdefault(repair.repair_id, repair) is repair:
-                self.repairs[repair.repair_id] = repair
+            if repair.repair_id not in self.repairs:
+                self.repairs[repair.repair_id] = self._stored[repair.repair_id] = repair
         for item in incidents:
-            if self._stored.setdefault(item.incident_id, item) is item:
-                self.incidents[item.incident_id] = item
+            if item.incident_id not in self.incidents:
+                self.incidents[item.incident_id] = self._stored[item.incident_id] = item
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
@@ -239,6 +248,9 @@ class Desk:
             note = {"reason": "classified_anew"}
             gone = repairs.advance(repair, repairs.Step.WITHDRAW, self.now, PLANNER, note)
             self.put(course.mirror(self.exceptions[row.exception_id], gone), gone)
+        if not anew and bool(waits(before)) != bool(waits(row)):
+            for repair in (item for item in mine if item.runs_by_itself):
+                self.put(self.exceptions[row.exception_id], in_its_turn(repair, row, self.now))
         return bool(missed) or anew
 
     def _overtake(self, row: ExceptionRow) -> None:
@@ -282,11 +294,16 @@ class Desk:
         return next((item for item in found if item is not None and item.status in HOLDING), None)
 
     def _named(self, command: OperatorCommand) -> RepairRow | None:
-        """The repair that an operator command is about: named, or in flight for its exception."""
-        if command.repair_id is not None:
-            return self.repairs.get(command.repair_id)
-        mine = (item for item in self.repairs.values() if item.exception_id == command.exception_id)
-        return next((item for item in mine if item.in_flight), None)
+        """The repair that an operator command is about: the one in flight for its exception, else the one it names.
+
+        Word of a command may come when the repair that asked for it is over and the next one is planned.
+        """
+        named = self.repairs.get(command.repair_id or "")
+        if named is not None and named.in_flight:
+            return named
+        name = command.exception_id or (named.exception_id if named is not None else None)
+        mine = (item for item in self.repairs.values() if item.exception_id == name)
+        return next((item for item in mine if item.in_flight), named)
 
     # -- what follows -----------------------------------------------------------------------------------------------
 

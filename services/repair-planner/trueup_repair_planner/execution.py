@@ -100,7 +100,7 @@ class Execution:
         if not claimed:
             return 0
         self._crash.reach("planner-repairs.claimed")
-        turns = await asyncio.gather(*(self._turn(repair) for repair in claimed))
+        turns = await asyncio.gather(*(self._guarded(repair) for repair in claimed))
         self._crash.reach("planner-repairs.asked")
         await self._settled(turns)
         self.turns_count += len(turns)
@@ -139,6 +139,14 @@ class Execution:
         desk.put(row, repair.evolve(due_at=lease if seen else later))
         return seen
 
+    async def _guarded(self, repair: RepairRow) -> Turn:
+        """Its turn; what cannot even be asked is put off like any silence, and holds nothing else up."""
+        try:
+            return await self._turn(repair)
+        except Exception:  # the boundary: at the limit of how often it may be put off a person gets it
+            log.exception("a repair could not be asked for", extra={"repair_id": repair.repair_id})
+            return Turn(repair, outcome=None if repair.status is Status.VERIFYING else put_off(repair, "turn_failed"))
+
     async def _turn(self, repair: RepairRow) -> Turn:
         assert self._gateway is not None
         if repair.status is Status.VERIFYING:
@@ -169,6 +177,19 @@ class Execution:
             except StoreBusy:
                 if number == SETTLE_TRIES:
                     raise  # the lease ends, and the same question gets the same answer
+            except Exception:
+                if len(turns) == 1:
+                    raise
+                log.exception("a round could not be settled at once: one by one, so that one holds up no other")
+                for turn in turns:
+                    await self._alone(turn)
+                return
+
+    async def _alone(self, turn: Turn) -> None:
+        try:
+            await self._settled([turn])
+        except Exception:  # the boundary: its lease ends, and it is asked for again under the same key
+            log.exception("a repair could not be settled", extra={"repair_id": turn.repair.repair_id})
 
     async def _settle(self, turns: Sequence[Turn]) -> None:
         async with self._store.transaction() as tx:

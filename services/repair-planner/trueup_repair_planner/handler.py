@@ -137,10 +137,10 @@ class EventsHandler:
         exceptions = await tx.exceptions(
             sorted(wanted.exceptions | {repair.exception_id for repair in repairs if repair.in_flight})
         )
-        known = {repair.subject_key for repair in repairs} | wanted.subjects
-        rest = {subject_of_row(row) for row in exceptions} - known
-        if rest:
-            repairs += await tx.related_repairs(sorted(rest), [])
+        subjects = {subject_of_row(row) for row in exceptions} | {repair.subject_key for repair in repairs}
+        rest, names = subjects - wanted.subjects, {row.exception_id for row in exceptions} - wanted.exceptions
+        if rest or names:  # all that was tried there: a message that names one repair alone must not forget the rest
+            repairs += await tx.related_repairs(sorted(rest), sorted(names))
         wanted.causes |= {cause for row in exceptions for cause in _causes(row.tenant, row.envelope)}
         desk.load(exceptions, repairs, await tx.incidents_of(sorted(wanted.causes)))
 

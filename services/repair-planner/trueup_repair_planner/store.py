@@ -96,6 +96,15 @@ SELECT i AS incident_id,
 FROM unnest($1::text[]) AS wanted(i)
 """
 
+_RELATED: Final = """
+WHERE repair_id = ANY(ARRAY(
+  SELECT repair_id FROM repair WHERE subject_key = ANY($1::text[])
+  UNION SELECT repair_id FROM repair WHERE exception_id = ANY($2::text[])
+  UNION SELECT repair_id FROM repair WHERE operator_command_id = ANY($3::text[]) AND operator_command_id IS NOT NULL))
+ORDER BY created_at, repair_id
+"""
+"""Each by its own index; one condition with OR would read all repairs that ever were."""
+
 
 class SqlPlannerTransaction(SqlTransaction):
     """The same over PostgreSQL."""
@@ -124,12 +133,8 @@ class SqlPlannerTransaction(SqlTransaction):
         """All repairs of these subjects or exceptions, and those that these operator commands are at work for."""
         if not (subjects or exception_ids or operator_command_ids):
             return []
-        tail = (
-            "WHERE subject_key = ANY($1) OR exception_id = ANY($2) OR operator_command_id = ANY($3) "
-            "ORDER BY created_at, repair_id"
-        )
         return await _REPAIRS.select(
-            self.connection, tail, list(subjects), list(exception_ids), list(operator_command_ids)
+            self.connection, _RELATED, list(subjects), list(exception_ids), list(operator_command_ids)
         )
 
     async def due_repairs(self, now: datetime, statuses: Sequence[Status], limit: int) -> list[RepairRow]:

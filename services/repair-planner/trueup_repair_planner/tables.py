@@ -33,7 +33,7 @@ REPAIR: Final = contract_table(
         Index("repair_unverified", "verify_until", postgresql_where=text("status = 'VERIFYING'")),
         Index("repair_in_flight", "exception_id", unique=True, postgresql_where=text(FLYING)),
         Index("repair_exception", "exception_id"),
-        Index("repair_subject", "tenant", "subject_key", "created_at"),
+        Index("repair_subject", "subject_key", "created_at"),
         Index(
             "repair_operator_command",
             "operator_command_id",

@@ -7,9 +7,11 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import (
     adapters,
+    console,
     delivery,
     documents,
     gateway,
+    mending,
     numbers,
     operators,
     orchestrator,
@@ -26,9 +28,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *delivery.MUTANTS,
     *gateway.MUTANTS,
     *people.MUTANTS,
+    *console.MUTANTS,
     *operators.MUTANTS,
     *reconciler.MUTANTS,
     *planner.MUTANTS,
+    *mending.MUTANTS,
     *documents.MUTANTS,
     *numbers.MUTANTS,
 )

@@ -222,6 +222,15 @@ VERDICTS: Final = (
         new="        if row.attempt_id is None:\n            return doubt",
         killers=(f"{TESTS}/test_effect.py::test_a_find_that_was_overtaken_leaves_the_newer_attempt_alone",),
     ),
+    Mutant(
+        name="silence-taken-for-an-answer",
+        law="the late window is left out only where the last attempt ended by its own word",
+        rows="E3 X8",
+        file=f"{CORE}/fold.py",
+        old="frozenset({LedgerStatus.REJECTED, LedgerStatus.NOT_SENT})",
+        new="frozenset({LedgerStatus.REJECTED, LedgerStatus.NOT_SENT, LedgerStatus.UNKNOWN})",
+        killers=(f"{TESTS}/test_effect.py::test_absence_waits_for_the_late_window_that_the_type_declares",),
+    ),
 )
 
 ATTEMPTS: Final = (

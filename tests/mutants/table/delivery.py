@@ -160,6 +160,15 @@ RELAY: Final = (
         killers=("tests/common/test_publisher.py::test_what_the_broker_refuses_is_left_to_the_relay",),
     ),
     Mutant(
+        name="foreseen-told-after-a-change",
+        law="who has begun to write sees what he wrote, whatever the claim told before",
+        rows="M2",
+        file=f"{RUNTIME}/mail.py",
+        old="        if told is not None and not self.connection.begun:",
+        new="        if told is not None:",
+        killers=("tests/common/test_foreseen.py::test_what_was_foreseen_is_not_told_after_a_change",),
+    ),
+    Mutant(
         name="unpublished-purged",
         law="old mail is deleted only once it was published",
         rows="M2",
@@ -212,8 +221,8 @@ ROWS: Final = (
         law="of two replicas with one message, one keeps what it did",
         rows="M2",
         file=f"{RUNTIME}/mail.py",
-        old='len(fresh), "inbox"))',
-        new='None, "inbox"))',
+        old='len(fresh), "inbox", plain=_CLAIM))',
+        new='None, "inbox", plain=_CLAIM))',
         killers=(f"{LOOP}::test_of_two_replicas_with_one_message_one_keeps_what_it_did",),
     ),
     Mutant(

@@ -11,6 +11,7 @@ ORCHESTRATOR: Final = "services/orchestrator/trueup_orchestrator"
 MEASURES: Final = "tests/gateway/test_measures.py"
 NUMBERS: Final = "tests/gateway/test_numbers.py"
 INVARIANTS: Final = "tests/orchestrator/test_invariants.py"
+SPENDING: Final = "tests/orchestrator/test_spending.py"
 ANOMALIES: Final = "tests/gateway/test_anomalies.py"
 
 MUTANTS: Final = (
@@ -22,6 +23,42 @@ MUTANTS: Final = (
         old='            tally.add(late_at, "operations_due", group.count)',
         new='            tally.add(ended or late_at, "operations_due", group.count)',
         killers=(f"{MEASURES}::test_an_operation_is_late_at_the_moment_its_time_is_up",),
+    ),
+    Mutant(
+        name="cost-of-bad-ends-forgotten",
+        law="a correct case bears what the others cost as well",
+        rows="V4",
+        file=f"{GATEWAY}/core/measures.py",
+        old="        for name, value in group.spent.items():",
+        new="        for name, value in group.spent.items() if group.status == InstanceStatus.CLOSED else ():",
+        killers=(f"{NUMBERS}::test_what_all_cases_spent_is_told_per_correct_one",),
+    ),
+    Mutant(
+        name="a-hold-that-never-ends",
+        law="the time a person held a case ends with the hold",
+        rows="V4",
+        file=f"{ORCHESTRATOR}/core/spending.py",
+        old="held, now = fold.instance.status is InstanceStatus.HUMAN_TAKEOVER, fold.moment.business",
+        new="held, now = fold.instance.closed_at is None, fold.moment.business",
+        killers=(f"{SPENDING}::test_a_persons_hold_counts_from_takeover_to_hand_back",),
+    ),
+    Mutant(
+        name="look-ups-counted-as-work",
+        law="only what was sent took a worker's time",
+        rows="V4",
+        file="libs/common/trueup_common/contracts/spending.py",
+        old='            if attempt.get("sent"):',
+        new='            if attempt["started_at"]:',
+        killers=(f"{SPENDING}::test_attempts_and_the_time_of_workers_are_summed_over_all_of_them",),
+    ),
+    Mutant(
+        name="risk-not-told",
+        law="the level of high-risk cases counts real cases",
+        rows="V3",
+        file=f"{ORCHESTRATOR}/core/telling.py",
+        old='told["mandate"] = {"risk": instance.mandate.get("risk")}',
+        new='told["mandate"] = {}',
+        killers=(f"{SPENDING}::test_of_what_a_case_may_do_only_its_risk_is_told",),
     ),
     Mutant(
         name="convergence-forgets-the-overdue",

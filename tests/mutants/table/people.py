@@ -178,9 +178,9 @@ EXCEPTIONS: Final = (
         name="withdrawn-read-as-repaired",
         law="nobody may read a cause that went away as a repair that was verified",
         rows="Q7 Q8",
-        file=f"{PLANNER}/core/lifecycle.py",
-        old="if resolution in VERIFIED_BY or (row.kind in DOUBTS and resolution in SETTLED_BY):",
-        new="if resolution in VERIFIED_BY | SETTLED_BY:",
+        file=f"{PLANNER}/core/resolutions.py",
+        old="return resolution in VERIFIED_BY or (kind in DOUBTS and resolution in SETTLED_BY)",
+        new="return resolution in VERIFIED_BY | SETTLED_BY",
         killers=(f"{LIFECYCLE}::test_a_doubt_that_was_settled_is_repaired_but_a_dead_letter_that_is_retried_is_not",),
     ),
     Mutant(

@@ -10,6 +10,7 @@ CORE: Final = "services/reconciler/trueup_reconciler/core"
 SETTLE: Final = "tests/reconciler/test_settle.py"
 DRIFT: Final = "tests/reconciler/test_drift.py"
 REPAIRS: Final = "tests/reconciler/test_repairs.py"
+ORDER: Final = "tests/reconciler/test_order.py"
 BELIEVED: Final = f"{SETTLE}::test_absence_is_not_believed_without_access_too_early_or_with_an_older_attempt_at_large"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -239,5 +240,32 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="        if at <= now:\n            self._paces[key] = self._ahead[key]\n        return at\n",
         new="        return now\n",
         killers=("tests/reconciler/test_handler.py::test_looks_keep_the_rate_of_their_system_and_none_is_lost",),
+    ),
+    Mutant(
+        name="cache-purged-beside-its-trashed-post",
+        law="while what an element shows has drifted, the element is not repaired",
+        rows="R3",
+        file=f"{CORE}/order.py",
+        old="return row.obligation_id is not None or row.awaited or row.phase is Phase.CONVERGING",
+        new="return row.awaited or row.phase is Phase.CONVERGING",
+        killers=(f"{ORDER}::test_a_cache_waits_for_its_post_and_is_looked_at_again_once_that_is_right",),
+    ),
+    Mutant(
+        name="cache-not-looked-at-after-its-post",
+        law="what was repaired has everything that shows it looked at again",
+        rows="R3 R6",
+        file=f"{CORE}/order.py",
+        old="and (over or after.element in other.waits_for)",
+        new="and after.element in other.waits_for",
+        killers=(f"{ORDER}::test_what_is_repaired_upstream_has_a_healthy_cache_looked_at_too",),
+    ),
+    Mutant(
+        name="unlisted-called-missing-without-a-look",
+        law="what a survey does not list any more is looked at once, and only what it listed before",
+        rows="R10 R11",
+        file="services/reconciler/trueup_reconciler/lookout.py",
+        old="soon(element, desk.moment.business).evolve(surveyed_at=None)",
+        new="soon(element, desk.moment.business)",
+        killers=("tests/reconciler/test_survey.py::test_what_one_round_listed_and_the_next_does_not_is_looked_at_now",),
     ),
 )

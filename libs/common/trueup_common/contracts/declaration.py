@@ -78,11 +78,16 @@ class Establishes(Contract):
     probe: Probe
     repair: Repair | None = None
     """How this element alone is brought back; the type's own `repair` where it has none."""
+    downstream_of: tuple[str, ...] = ()
+    """Elements of the same business object, of whatever system, that this one shows (a cache shows the post): while one
+    of them has drifted this one is not repaired, and after it was repaired this one is looked at again."""
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
         if self.normaliser not in NORMALISERS:
             raise ValueError(f"{self.element}: no such normaliser {self.normaliser!r}")
+        if self.element in self.downstream_of:
+            raise ValueError(f"{self.element}: an element is not downstream of itself")
         return self
 
 

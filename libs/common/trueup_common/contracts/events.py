@@ -32,6 +32,8 @@ class Mandate(ForwardContract):
     risk: RiskLevel = RiskLevel.LOW
     policy_sha256: str
     expires_at: Instant
+    agent_version: str | None = None
+    """What the agent called itself when it was decided: failures of one version are one cause (requirement D4)."""
 
 
 class StartCase(ForwardContract):
@@ -100,7 +102,8 @@ class OperatorCommand(ForwardContract):
     Subject `trueup.evt.gateway.operator.<tenant>`, message id = `operator_command_id`. `performer` is the one service
     that acts and tells the end; it asks the table of `contracts.operators` again, for the state may have moved. Other
     services may listen. `deadline_at` is the new deadline of what is tried again, `mandate_expires_at` until when its
-    authority was renewed.
+    authority was renewed. `document` is the corrected version that a case shall go on by; `seen` are effects of which
+    every element was just observed to be as it should be.
     """
 
     operator_command_id: str
@@ -123,6 +126,9 @@ class OperatorCommand(ForwardContract):
     decision_id: str
     deadline_at: Instant | None = None
     mandate_expires_at: Instant | None = None
+    document: dict[str, Any] | None = None
+    document_sha256: str | None = None
+    seen: list[str] = Field(default_factory=list)
     at: Instant
 
 
@@ -325,6 +331,8 @@ class EstablishedElement(ForwardContract):
     observation: Observation | None = None
     repair: RepairOffer | None = None
     """None where only a person can bring it back."""
+    downstream_of: tuple[str, ...] = ()
+    """Elements of the same business object that come first (`declaration.Establishes`)."""
 
 
 class Established(ForwardContract):

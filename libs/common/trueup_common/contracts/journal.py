@@ -166,6 +166,8 @@ class InstanceRow(ForwardContract):
     history_seq: int = 0
     history_hash: str = "0" * 64
     published_seq: int = 0
+    spent: dict[str, Any] = Field(default_factory=dict)
+    """What the case has cost so far (`contracts.spending`)."""
     parent_id: str | None = None
     revision: int = 1
     created_at: Instant

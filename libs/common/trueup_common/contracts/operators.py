@@ -4,15 +4,15 @@ A row names the actions that a state admits, a guard takes one away where a fact
 possible. Nothing here sends anything: an action is a command with a decision of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.journal import InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import INSTANCE_TERMINAL, ExceptionKind, InstanceStatus, OperationState
-from trueup_common.contracts.workflow import Direction, StepKind, StepPhase, StepState
+from trueup_common.contracts.workflow import Direction
 
 
 class OperatorAction(StrEnum):
@@ -71,12 +71,17 @@ IN_HAND: Final = "running"
 ENDED: Final = "done"
 SETTLED_ABSENT: Final = "settled_absent"
 """`resolution_type` where a person found that nothing is there: sending it again needs a new approval."""
+UNVERIFIED: Final = "unverified"
+"""Failure code of what a case owes that was still not observed to hold at its deadline."""
 
 SENDS: Final = frozenset({A.RETRY, A.REDRIVE, A.COMPENSATE})
 """Actions after which an operation may be sent again."""
 
 REPAIRS: Final = frozenset({A.RETRY, A.RECONCILE, A.REDRIVE, A.REPAIR, A.COMPENSATE, A.SETTLE, A.MARK_RESOLVED})
 """Actions of which one at a time may be at work on the same thing."""
+
+REPAIRERS: Final = frozenset({A.RECONCILE, A.REDRIVE})
+"""All that the planner's own identity asks for, and so all that it may ask for: the rest is a person's."""
 
 RENEWS: Final = frozenset({A.RETRY, A.REDRIVE, A.HAND_BACK, A.RESUME})
 """Actions that give new time: their decision renews a mandate that ran out."""
@@ -114,9 +119,9 @@ CASE: Final[Mapping[InstanceStatus, Actions]] = MappingProxyType(
         InstanceStatus.WAITING: (A.PAUSE, A.CANCEL, A.TAKE_OVER),
         InstanceStatus.PAUSED: (A.RESUME, A.CANCEL, A.TAKE_OVER),
         InstanceStatus.CANCEL_PENDING: (),
-        InstanceStatus.COMPENSATING: (),
+        InstanceStatus.COMPENSATING: (A.MARK_RESOLVED,),
         InstanceStatus.HUMAN_TAKEOVER: (A.COMPENSATE, A.RESUME, A.CANCEL, A.MARK_RESOLVED, A.HAND_BACK),
-        InstanceStatus.VERIFYING: (),
+        InstanceStatus.VERIFYING: (A.MARK_RESOLVED,),
         **dict.fromkeys(INSTANCE_TERMINAL, ()),
         InstanceStatus.SAFE_STOPPED: (A.MARK_RESOLVED,),
     }
@@ -127,7 +132,7 @@ _DUTY: Final = (A.ESCALATE, A.ASSIGN)
 EXCEPTION: Final[Mapping[ExceptionKind, Actions]] = MappingProxyType(
     {
         **dict.fromkeys(ExceptionKind, (A.REPAIR, *_DUTY)),
-        ExceptionKind.STATE_DRIFT: (A.RECONCILE, A.REPAIR, *_DUTY),
+        ExceptionKind.STATE_DRIFT: (A.RECONCILE, A.REPAIR, A.MARK_RESOLVED, *_DUTY),
         ExceptionKind.QUARANTINED_MESSAGE: (A.MARK_RESOLVED, *_DUTY),
         ExceptionKind.QUARANTINED_CALLBACK: (A.MARK_RESOLVED, *_DUTY),
     }
@@ -142,13 +147,17 @@ APART: Final = frozenset(
 
 @record
 class CaseFacts:
-    """What the table must know of a case. `revoked`: the authority behind it was taken back."""
+    """What the table must know of a case.
+
+    `revoked`: the authority behind it was taken back. `unverified`: what it owes was not observed in time.
+    """
 
     single: bool
     status: InstanceStatus
     direction: Direction
     pivot: str
     revoked: bool = False
+    unverified: bool = False
 
 
 @record
@@ -201,7 +210,12 @@ def operation_facts(row: JournalRow, *, findable: bool = True, alert: bool = Fal
     )
 
 
-def case_facts(instance: InstanceRow, *, revoked: bool = False) -> CaseFacts:
+def is_unverified(obligations: Iterable[ObligationRow]) -> bool:
+    """True where a case owes a person's look at what was not observed in time."""
+    return any(item.status == "open" and item.envelope.get("failure_code") == UNVERIFIED for item in obligations)
+
+
+def case_facts(instance: InstanceRow, *, revoked: bool = False, unverified: bool = False) -> CaseFacts:
     """The facts of a case."""
     return CaseFacts(
         single=instance.definition == "command",
@@ -209,6 +223,7 @@ def case_facts(instance: InstanceRow, *, revoked: bool = False) -> CaseFacts:
         direction=Direction(instance.direction),
         pivot=instance.pivot,
         revoked=revoked,
+        unverified=unverified,
     )
 
 
@@ -248,6 +263,8 @@ OPERATION_GUARDS: Final[Mapping[OperatorAction, Guard]] = MappingProxyType(
 """Where an action that the state admits is possible after all."""
 
 _OURS: Final = (Direction.FORWARD, Direction.PERSON)
+_LOOKED_AT: Final = frozenset({InstanceStatus.VERIFYING, InstanceStatus.COMPENSATING})
+"""What the plane is at work on by itself: a person closes it only where it could not be observed in time."""
 
 CASE_GUARDS: Final[Mapping[OperatorAction, Callable[[CaseFacts], bool]]] = MappingProxyType(
     {
@@ -257,7 +274,7 @@ CASE_GUARDS: Final[Mapping[OperatorAction, Callable[[CaseFacts], bool]]] = Mappi
             case.direction is Direction.FORWARD or (case.pivot == "no" and case.direction is Direction.PERSON)
         ),
         A.HAND_BACK: lambda case: not case.revoked and case.direction is Direction.PERSON,
-        A.MARK_RESOLVED: lambda case: case.pivot != "unknown",
+        A.MARK_RESOLVED: lambda case: case.pivot != "unknown" and (case.status not in _LOOKED_AT or case.unverified),
     }
 )
 
@@ -280,8 +297,8 @@ def _of_exception(exception: ExceptionFacts, facts: Facts) -> set[OperatorAction
     found = set(EXCEPTION[exception.kind])
     if exception.kind in APART:
         return found
-    if facts.case is None and facts.operation is None:
-        return {A.MARK_RESOLVED, *_DUTY}  # about no case: who looked into it ends it
+    if stands_alone(facts):
+        return {A.MARK_RESOLVED, *_DUTY}
     if facts.case is not None and facts.operation is not None:
         found |= _of_operation(facts.case, facts.operation)
     elif facts.case is not None and not facts.case.single:
@@ -289,6 +306,19 @@ def _of_exception(exception: ExceptionFacts, facts: Facts) -> set[OperatorAction
     if not found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE}:
         found.discard(A.REPAIR)
     return found
+
+
+def stands_alone(facts: Facts) -> bool:
+    """True for an exception that nothing of an operation or a case can end: it is about none, or about one that is over
+    and owes nothing (the plane itself is at fault). Who looked into it ends it."""
+    case, operation = facts.case, facts.operation
+    if facts.exception is not None and facts.exception.kind in APART:
+        return False
+    if case is None:
+        return operation is None
+    if case.status not in INSTANCE_TERMINAL:
+        return False
+    return not (_of_operation(case, operation) if operation is not None else _of_case(case))
 
 
 def allowed(kind: TargetKind, facts: Facts) -> Actions:
@@ -318,38 +348,9 @@ RECONCILER: Final = "reconciler"
 
 
 def performer(action: OperatorAction, exception: ExceptionKind | None, *, alone: bool = False) -> str:
-    """The service that performs an action and tells how it ended: exactly one. `alone`: there is no case behind it."""
+    """The service that performs an action and tells how it ended: exactly one. `alone`: see `stands_alone`."""
     if action in _DUTY or (alone and exception is not None):
         return PLANNER
     if exception is ExceptionKind.STATE_DRIFT:
         return PLANNER if action is A.REPAIR else RECONCILER
     return PLANNER if exception in APART else ORCHESTRATOR
-
-
-_BEGINS_ANEW: Final = frozenset({None, S.FAILED, S.CONFLICT, S.CANCELLED})
-_DOUBTED: Final = frozenset({S.DEAD_LETTERED, S.NEEDS_REVIEW})
-
-
-def resumption(
-    steps: Sequence[StepState], states: Mapping[str, OperationState], from_step: str
-) -> tuple[list[str], list[str]] | None:
-    """(steps that run again, steps that are kept) when a case goes on from a step; None where it has no such step.
-
-    From there on everything runs again but effects that stand or are on their way, and what was waited for or asked
-    before them. One that may have happened is looked at and sent again only where nothing before it runs again; else it
-    stays with its exception.
-    """
-    order = [step.id for step in steps]
-    if from_step not in order:
-        return None
-    first = order.index(from_step)
-    again: list[str] = []
-    came_to = [states.get(step.command_id or "") if step.kind is StepKind.COMMAND else None for step in steps]
-    relied_on = max((at for at, state in enumerate(came_to) if state not in _BEGINS_ANEW), default=-1)
-    for at, step in enumerate(steps[first:], first):
-        state = came_to[at]
-        if step.phase is StepPhase.DONE and at < relied_on and step.kind is not StepKind.COMMAND:
-            continue
-        if state in _BEGINS_ANEW or (state in _DOUBTED and not again):
-            again.append(step.id)
-    return again, [step_id for step_id in order if step_id not in again]

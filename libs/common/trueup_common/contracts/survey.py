@@ -35,6 +35,9 @@ class Compared(ForwardContract):
     """A page after the ledger was asked: how many marks there were, and those of no operation that it knows."""
 
     listed_count: int
+    operations: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    """Of what is managed: the operations, and the objects where the system names them. What is listed is there."""
     unmanaged: tuple[Mark, ...] = ()
     next_cursor: str | None = None
 

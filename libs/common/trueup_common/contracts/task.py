@@ -116,6 +116,8 @@ class Receipt(ForwardContract):
     """True where this receipt comes from a look-up, not from the answer of the attempt itself."""
     late_until: Instant | None = None
     """For UNKNOWN: until when the target may still act (send_by + timeout + late window)."""
+    worker: str | None = None
+    """The worker that sent the attempt: `<process>#<incarnation>`."""
 
 
 class Found(ForwardContract):

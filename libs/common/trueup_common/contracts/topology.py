@@ -273,7 +273,7 @@ def adapter_permissions(system: str) -> Permissions:
 
 DUE: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("orchestrator", "operation", "wake_at", "wake_at IS NOT NULL"),
-    ("orchestrator", "instance", "deadline_at", "closed_at IS NULL"),
+    ("orchestrator", "instance", "watched_until", "watched_until IS NOT NULL"),
     ("orchestrator", "instance", "wake_at", "wake_at IS NOT NULL"),
     ("orchestrator", "obligation", "deadline_at", "status = 'open'"),
     ("reconciler", "settlement", "next_at", "next_at IS NOT NULL"),

@@ -13,6 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import trueup_common.runtime.without_websockets  # noqa: F401
+
+# isort: split
 import nats
 import nats.errors
 import nats.js.errors
@@ -33,6 +36,7 @@ from trueup_common.contracts.envelope import (
     stand_in,
 )
 from trueup_common.contracts.topology import Consumer, inbox_prefix
+from trueup_common.runtime.gathering import Gathering
 from trueup_common.runtime.lean_client import HeaderBroken, LeanClient
 
 log = logging.getLogger("trueup.bus")
@@ -55,7 +59,7 @@ CoreMessage = Msg
 class Bus:
     """One connection of one service. `closed` is set when the client gave up for good: the process then restarts."""
 
-    def __init__(self, client: Client, service: str) -> None:
+    def __init__(self, client: LeanClient, service: str) -> None:
         self.client = client
         self.service = service
         self.closed = asyncio.Event()
@@ -112,6 +116,10 @@ class Bus:
     async def listen(self, subject: str, react: Callable[[Msg], Awaitable[None]], queue: str = "") -> None:
         """Subscribe on core NATS."""
         await self.client.subscribe(subject, queue=queue, cb=react)
+
+    async def hear(self, subject: str, react: Callable[[Msg], None]) -> Subscription:
+        """Subscribe with a function that awaits nothing: it is called as messages are read."""
+        return await self.client.hear(subject, react)
 
     async def stream_state(self, stream: str) -> tuple[datetime | None, int] | None:
         """Creation time and last sequence of a stream; None where the broker does not say."""
@@ -177,6 +185,7 @@ class ConsumerSource:
         self.credit = credit
         self.missing = False
         self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._gathering = Gathering()
         self._owed = 0
         self._heard_at = 0.0
         self._inbox = ""
@@ -189,6 +198,7 @@ class ConsumerSource:
             }
         )
         self._watch: asyncio.Task[None] | None = None
+        self._answering: asyncio.Future[None] | None = None
         self._subscription: Subscription | None = None
         self._repull = asyncio.Event()
 
@@ -200,9 +210,7 @@ class ConsumerSource:
     async def start(self) -> None:
         """Subscribe and ask for messages."""
         self._inbox = self.bus.client.new_inbox()
-        self._subscription = await self.bus.client.subscribe(
-            self._inbox, cb=self._arrived, pending_msgs_limit=-1, pending_bytes_limit=256 * 1024 * 1024
-        )
+        self._subscription = await self.bus.hear(self._inbox, self._arrived)
         self._watch = asyncio.create_task(self._keep_pulling(), name=f"pull {self.name}")
         self.bus.back.append(self._ask_again)
         self._repull.set()
@@ -227,12 +235,12 @@ class ConsumerSource:
                     await self.bus.client.publish(raw.reply, b"-NAK")
         self._queue.put_nowait(None)
 
-    async def _arrived(self, raw: Msg) -> None:
+    def _arrived(self, raw: Msg) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         status = raw.headers.get("Status") if raw.headers else None
         if status is None or raw.reply:
             if status == "100":  # a flow-control request wants an empty answer
-                await raw.respond(b"")
+                self._answering = asyncio.ensure_future(self.bus.send(raw.reply, b""))
                 return
             self.missing = False
             self._owed -= 1
@@ -274,14 +282,18 @@ class ConsumerSource:
 
     async def fetch(self, limit: int) -> Sequence[BusDelivery]:
         """The next batch; empty after a bounded wait. A stand-in represents a message without its headers."""
-        try:
-            async with asyncio.timeout(FETCH_WAIT_SECONDS):
-                first = await self._queue.get()
-        except TimeoutError:
-            return []
-        raws = [first]
+        if self._queue.empty():
+            try:
+                async with asyncio.timeout(FETCH_WAIT_SECONDS):
+                    raws = [await self._queue.get()]
+            except TimeoutError:
+                return []
+        else:
+            raws = [self._queue.get_nowait()]
+        await self._gathering.wait()
         while len(raws) < limit and not self._queue.empty():
             raws.append(self._queue.get_nowait())
+        self._gathering.took(len(raws))
         batch: list[BusDelivery] = []
         for raw in raws:
             if raw is None:  # stopped
@@ -312,6 +324,31 @@ class _Pending:
     item: Outgoing
 
 
+class _Answers:
+    """What the broker says to the publications of one batch, by token; `all_there` is waited for at most once."""
+
+    __slots__ = ("all_there", "asked", "said")
+
+    def __init__(self) -> None:
+        self.asked: dict[str, str] = {}
+        self.said: dict[str, bytes] = {}
+        self.all_there: asyncio.Future[None] | None = None
+
+    def hear(self, token: str, refusal: bytes) -> None:
+        """One answer; empty for a confirmation."""
+        self.said[token] = refusal
+        if self.all_there is not None and not self.all_there.done() and len(self.said) == len(self.asked):
+            self.all_there.set_result(None)
+
+    async def wait(self) -> None:
+        """Until all is said. Answers lost with a connection never come: the bound is ours."""
+        if len(self.said) < len(self.asked):
+            self.all_there = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRM_TIMEOUT_SECONDS):
+                    await self.all_there
+
+
 class BusPublisher:
     """Publishes what was committed; remembers what the broker confirmed, for the relay to mark."""
 
@@ -322,14 +359,14 @@ class BusPublisher:
         self.published_count = 0
         self.failed_count = 0
         self._pending: dict[str, _Pending] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[bool]] = set()
         self._inbox = ""
         self._number = 0
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._waiting: dict[str, _Answers] = {}
 
     async def publish(self, outgoing: Sequence[Outgoing]) -> None:
         """Publish durable messages with confirmation, nudges at once, progress after its delay unless replaced."""
-        futures: list[tuple[str, asyncio.Future[bytes]]] = []
+        answers = _Answers()
         for item in outgoing:
             late = item.delay_seconds > 0 and item.coalesce is not None and not item.durable
             if late:
@@ -338,15 +375,13 @@ class BusPublisher:
             if item.coalesce and (replaced := self._pending.pop(item.coalesce, None)):
                 replaced.handle.cancel()
             if item.durable:
-                future = await self._start(item.message)
-                if future is not None:
-                    futures.append((item.message.id, future))
+                await self._start(item.message, answers)
             elif item.core:
                 await self.bus.send(item.message.subject, item.message.data, headers_of(item.message))
             else:
-                await self._start(item.message)
-        if futures:
-            await self._confirm(futures)
+                await self._write(item.message)
+        if answers.asked:
+            await self._confirm(answers)
 
     def _put_off(self, item: Outgoing) -> None:
         """Progress for later. What replaces it takes over its time: whoever moves on and on is told of all the same."""
@@ -359,65 +394,65 @@ class BusPublisher:
         self._pending[key] = _Pending(handle, item)
 
     def _later(self, key: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._progress(self._pending.pop(key).item.message))
+        task = asyncio.get_running_loop().create_task(self._write(self._pending.pop(key).item.message))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _progress(self, message: Message) -> None:
-        future = await self._start(message)
-        if future is not None:
-            with contextlib.suppress(*BUS_AWAY):
-                async with asyncio.timeout(CONFIRM_TIMEOUT_SECONDS):
-                    await future
-
-    async def _start(self, message: Message) -> "asyncio.Future[bytes] | None":
+    async def _start(self, message: Message, answers: _Answers) -> None:
         """Hand one message to the client, without waiting: a batch leaves in one write.
 
         `publish_async` of the client would start a task for each message and so write each by itself.
         """
-        if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX or not is_subject(message.subject):
-            self.failed_count += 1
-            log.error("message does not fit the bus", extra={"message_id": message.id, "bytes": message.size_bytes})
-            return None
-        token = ""
         try:
             if not self._inbox:
                 await self._listen()
-            self._number += 1
-            token = str(self._number)
-            future = self._waiting[token] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda _: self._waiting.pop(token, None))
-            await self.bus.client.publish(
-                message.subject, message.data, reply=f"{self._inbox}.{token}", headers=headers_of(message)
-            )
-            return future
-        except (*BUS_AWAY, HeaderBroken) as error:  # one that cannot be written must not keep the others from leaving
-            self._waiting.pop(token, None)
+        except BUS_AWAY as error:
+            self._not_written(message, error)
+            return
+        self._number += 1
+        token = str(self._number)
+        self._waiting[token] = answers
+        answers.asked[token] = message.id
+        if not await self._write(message, f"{self._inbox}.{token}"):
+            del self._waiting[token], answers.asked[token]
+
+    async def _write(self, message: Message, reply: str = "") -> bool:
+        """Hand one message to the client. Who wants no answer, as progress does, gets none."""
+        if message.size_bytes > BODY_AND_HEADERS_BYTES_MAX or not is_subject(message.subject):
             self.failed_count += 1
-            log.warning("publish failed, left to the relay", extra={"message_id": message.id, "error": repr(error)})
-            return None
+            log.error("message does not fit the bus", extra={"message_id": message.id, "bytes": message.size_bytes})
+            return False
+        try:
+            await self.bus.client.publish(message.subject, message.data, reply=reply, headers=headers_of(message))
+        except (*BUS_AWAY, HeaderBroken) as error:  # one that cannot be written must not keep the others from leaving
+            self._not_written(message, error)
+            return False
+        return True
+
+    def _not_written(self, message: Message, error: Exception) -> None:
+        self.failed_count += 1
+        log.warning("publish failed, left to the relay", extra={"message_id": message.id, "error": repr(error)})
 
     async def _listen(self) -> None:
         inbox = self.bus.client.new_inbox()
-        await self.bus.client.subscribe(f"{inbox}.*", cb=self._answered, pending_msgs_limit=-1)
+        await self.bus.client.hear(f"{inbox}.*", self._answered)
         self._inbox = inbox
 
-    async def _answered(self, raw: Msg) -> None:
-        future = self._waiting.get(raw.subject[len(self._inbox) + 1 :])
-        if future is not None and not future.done():
+    def _answered(self, raw: Msg) -> None:
+        token = raw.subject[len(self._inbox) + 1 :]
+        answers = self._waiting.pop(token, None)
+        if answers is not None:
             refused = bool(raw.headers) or b'"error"' in raw.data
-            future.set_result(raw.data or b"no stream takes this subject" if refused else b"")
+            answers.hear(token, (raw.data or b"no stream takes this subject") if refused else b"")
 
-    async def _confirm(self, futures: list[tuple[str, "asyncio.Future[bytes]"]]) -> None:
-        # Answers lost with a connection never come: the bound is ours, the outbox keeps the message.
-        done, waiting = await asyncio.wait([future for _, future in futures], timeout=CONFIRM_TIMEOUT_SECONDS)
-        for future in waiting:
-            future.cancel()
-        for message_id, future in futures:
-            if future not in done:
+    async def _confirm(self, answers: _Answers) -> None:
+        await answers.wait()
+        for token, message_id in answers.asked.items():
+            refusal = answers.said.get(token)
+            if refusal is None:  # the outbox keeps the message
+                self._waiting.pop(token, None)
                 self.failed_count += 1
                 continue
-            refusal = future.result()
             if not refusal:
                 self.full = False
                 self.published_count += 1

@@ -13,6 +13,7 @@ from trueup_common.contracts.envelope import BROKEN, Message, Outgoing
 from trueup_common.runtime.ports import (
     CrashPoints,
     Delivery,
+    Foreseeing,
     Handler,
     Publisher,
     Schedule,
@@ -141,6 +142,8 @@ class Loop(Generic[T]):
             try:
                 async with self.store.transaction() as tx:
                     ids = [message.id for message in messages] if self.handler.inbox else []
+                    if isinstance(self.handler, Foreseeing):
+                        self.handler.foresee(tx, messages)
                     moment, fresh = await tx.claim(self.source.name, ids)
                     moment = replace(moment, repeated=True) if repeated else moment
                     self.statistics.lag_seconds = (moment.real - messages[0].time).total_seconds()

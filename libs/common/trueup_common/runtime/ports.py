@@ -3,10 +3,11 @@
 Nothing behind these ports may be awaited except through them: that is what lets one seed drive every interleaving.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.shape import record
@@ -129,6 +130,17 @@ class Handler(Protocol[T_contra]):
     async def settled(self, messages: Sequence[Message]) -> None:
         """After commit, publish and ack: act (an adapter sends here). A crash before it is recovered from the store."""
         ...
+
+
+class Foreseeing(ABC):
+    """A handler that says before the claim what it will ask the store for, so that one round trip serves both.
+
+    It is a saving and nothing else: whoever asks for something that was not foreseen gets it all the same.
+    """
+
+    @abstractmethod
+    def foresee(self, tx: Any, messages: Sequence[Message]) -> None:
+        """Tell the transaction. Unreadable messages are passed over: `handle` deals with them."""
 
 
 class CrashPoints(Protocol):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
+import asyncpg
 from pydantic import BaseModel
 from sqlalchemy import Table
 
@@ -34,7 +35,8 @@ class Write:
     """One part of a statement that writes several tables at once: what to write, and how many rows must come of it.
 
     `conflict` says that another replica was first where the count differs; without it that is a fault. `then` writes
-    once more, with what `returning` tells of the rows (as `written`).
+    once more, with what `returning` tells of the rows (as `written`). `plain` is the statement without
+    ON CONFLICT DO NOTHING, for rows that are hardly ever there: it costs less, and fails where one is.
     """
 
     statement: str
@@ -44,6 +46,7 @@ class Write:
     conflict: bool = True
     returning: str = "1"
     then: str | None = None
+    plain: str | None = None
 
 
 EXPECT: Final = """
@@ -68,12 +71,52 @@ class RowsDiffer(Exception):
     """A write that nobody else can have forestalled did not find or leave the rows that it must."""
 
 
+class Ask:
+    """A read that goes along with another one; equal where statement and arguments are."""
+
+    __slots__ = ("arguments", "statement")
+
+    def __init__(self, statement: str, arguments: tuple[Any, ...]) -> None:
+        self.statement = statement
+        self.arguments = arguments
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ask) and (self.statement, self.arguments) == (other.statement, other.arguments)
+
+    def __hash__(self) -> int:
+        return hash(self.statement)
+
+
+@lru_cache(maxsize=256)
+def _asking(statement: str, arguments: int, asks: tuple[tuple[str, int], ...]) -> str:
+    """A statement of one row with more columns: the rows of other statements, each as a JSON list."""
+    columns = []
+    for number, (asked, count) in enumerate(asks):
+        moved = _PARAMETER.sub(lambda found, by=arguments: f"${int(found[1]) + by}", asked)  # type: ignore[misc]
+        columns.append(f"(SELECT json_agg(a) FROM ({moved}) AS a) AS told{number}")
+        arguments += count
+    return ", ".join([statement, *columns])
+
+
+def together(statement: str, arguments: tuple[Any, ...], asks: Sequence[Ask]) -> tuple[str, list[Any]]:
+    """One statement of one row that takes other reads along, and all its arguments."""
+    if not asks:
+        return statement, list(arguments)
+    text = _asking(statement, len(arguments), tuple((item.statement, len(item.arguments)) for item in asks))
+    return text, [*arguments, *(argument for item in asks for argument in item.arguments)]
+
+
 _Part = tuple[str, int, str, str | None, str, bool]
 
 
 def _part(item: Write) -> _Part:
     """What the text of a statement depends on."""
     return item.statement, len(item.arguments), item.returning, item.then, item.name, item.conflict
+
+
+def _plain_part(item: Write) -> _Part:
+    """The same for the statement without ON CONFLICT DO NOTHING."""
+    return item.plain or item.statement, len(item.arguments), item.returning, item.then, item.name, item.conflict
 
 
 def _parts(parts: Sequence[_Part]) -> tuple[str, str, int]:
@@ -113,10 +156,15 @@ async def write_alone(connection: Any, writes: Sequence[Write]) -> None:
     """Write several tables in one statement that is a transaction of its own (ADR 0025).
 
     Where a count differs, the server lets it fail and keeps nothing: `asyncpg.SerializationError` for a conflict,
-    `asyncpg.AssertError` for a fault.
+    `asyncpg.AssertError` for a fault. A key that is taken fails the plain statements before anything is counted;
+    then the others say which of both it is.
     """
     arguments = [argument for item in writes for argument in item.arguments]
-    await connection.execute(_alone(tuple(map(_part, writes))), *arguments, [item.rows for item in writes])
+    counts = [item.rows for item in writes]
+    try:
+        await connection.execute(_alone(tuple(map(_plain_part, writes))), *arguments, counts)
+    except asyncpg.UniqueViolationError:
+        await connection.execute(_alone(tuple(map(_part, writes))), *arguments, counts)
 
 
 async def write(connection: Any, writes: Sequence[Write]) -> None:
@@ -254,8 +302,9 @@ class Rows(Generic[M]):
         """Insert rows together with other writes; with `absent_only`, those that are there stay as they are."""
         if not rows:
             return None
-        count = None if absent_only else len(rows)
-        return Write(self._insert_absent, (_document(rows, self._columns),), count, self.table.name, conflict)
+        count, plain = (None, None) if absent_only else (len(rows), self._insert)
+        document = _document(rows, self._columns)
+        return Write(self._insert_absent, (document,), count, self.table.name, conflict, plain=plain)
 
     def updating(self, rows: Sequence[M]) -> Write | None:
         """Compare-and-set together with other writes."""

@@ -1,7 +1,7 @@
 """Tables: columns follow from contracts, so that a field is written down once; and the tables of the mail."""
 
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -27,6 +27,9 @@ NOW = text("now()")
 
 INLINE = {"toast_tuple_target": 8160}
 """Rows of a few KiB stay in their page, uncompressed: compressing them cost more than writing them (ADR 0010)."""
+
+WITH_ROOM = {**INLINE, "fillfactor": 50}
+"""Rows that are changed find room for their next version in the same page: the log takes what changed (ADR 0027)."""
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool]:
@@ -63,13 +66,19 @@ def contract_table(
     key: Sequence[str],
     indexes: Sequence[Index] = (),
     extra: Sequence[Column[Any]] = (),
+    fixed: Collection[str] = (),
 ) -> Table:
-    """A table whose columns are the fields of a contract. `extra` columns are the service's own."""
+    """A table whose columns are the fields of a contract. `extra` columns are the service's own.
+
+    `fixed` names the columns that no update ever writes. They come first: of a changed row the log takes what lies
+    between its first and its last change.
+    """
     columns: list[Column[Any]] = []
     for field, info in model.model_fields.items():
         bare, optional = _unwrap(info.annotation)
         columns.append(Column(field, _sql_type(bare), primary_key=field in key, nullable=optional and field not in key))
-    return Table(name, metadata, *columns, *extra, *indexes, postgresql_with=INLINE)
+    columns.sort(key=lambda column: not (column.primary_key or column.name in fixed))
+    return Table(name, metadata, *columns, *extra, *indexes, postgresql_with=WITH_ROOM if fixed else INLINE)
 
 
 def mail_tables(metadata: MetaData) -> None:

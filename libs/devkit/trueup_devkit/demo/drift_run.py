@@ -133,7 +133,7 @@ class DriftDemo:
             self._news("planner", item["exception_id"], f"exception {item['lifecycle']}: {kind}{ended}")
         for item in self.repairs:
             wanted = (item.get("required_capability") or {}).get("command_type") or f"by {item['playbook']}"
-            text = f"{item['status']}: {item['repair_action']} {wanted}, playbook risk {item['risk_level']}"
+            text = f"{item['status']}: {item['repair_action']} {wanted}, risk {item['risk_level']}"
             self._news("planner", item["repair_id"], f"repair {text}")
 
     def _about(self, item: dict[str, Any]) -> str:

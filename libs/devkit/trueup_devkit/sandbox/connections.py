@@ -9,7 +9,7 @@ from trueup_devkit.sandbox.systems.cloudflare import zone_token
 from trueup_devkit.sandbox.systems.database import READER as DATABASE_READER
 from trueup_devkit.sandbox.systems.database import WRITER as DATABASE_WRITER
 from trueup_devkit.sandbox.systems.database import account_dsn
-from trueup_devkit.sandbox.systems.github import sandbox_token
+from trueup_devkit.sandbox.systems.github import REPOSITORIES, sandbox_token
 from trueup_devkit.sandbox.systems.monitoring import discovery_token
 from trueup_devkit.sandbox.systems.wordpress import READER, WRITER, sandbox_password
 
@@ -75,6 +75,7 @@ def sandbox_connections(source: str | Mapping[str, str]) -> dict[str, Any]:
                 "token": sandbox_token(tenant),
                 "read_token": sandbox_token(tenant, may_write=False),
                 "rate_limit_pause_seconds": 2.0,
+                "repositories": [name for name in REPOSITORIES if name.startswith(f"{tenant}/")],
                 "allow_private_network": True,
             }
         )

@@ -29,6 +29,10 @@ from trueup_common.contracts.task import Receipt
 OPEN: Final = frozenset({LedgerStatus.SENT, LedgerStatus.UNKNOWN})
 """Statuses in which an attempt may have acted and nobody knows yet."""
 
+ANSWERED: Final = frozenset({LedgerStatus.REJECTED, LedgerStatus.NOT_SENT})
+"""Statuses in which no attempt can act any more: the last one ended by its own word, and every earlier one was settled
+before the last one could be sent. Nothing comes late."""
+
 _OF_RECEIPT: Final = {
     ReceiptStatus.CONFIRMED: LedgerStatus.CONFIRMED,
     ReceiptStatus.REJECTED: LedgerStatus.REJECTED,
@@ -92,6 +96,7 @@ def fold_outcome(row: EffectRow, attempt: Attempt, outcome: Outcome, now: dateti
         ended_at=now,
         sent_at=attempt.sent_at,
         late_until=attempt.late_until,
+        worker=row.worker,
     )
     own = row.attempt_id == attempt.attempt_id
     moves = own and (
@@ -122,7 +127,8 @@ def doubt(row: EffectRow, now: datetime) -> EffectRow | None:
 
 
 def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDeclaration, now: datetime) -> Finding:
-    """The verdict that the ledger can stand for. MISSING needs proof of access, the late window, and older fences out.
+    """The verdict that the ledger can stand for. MISSING needs proof of access, the late window, and older fences out;
+    there is no late window where the target itself answered that it did nothing.
 
     Where the target's silence proves nothing (no findability, or past its own key lifetime), MISSING is UNKNOWN.
     """
@@ -134,7 +140,7 @@ def judge(row: EffectRow, look: Look, finding: Finding, declaration: CommandDecl
         reason = "older_fence_open"
     elif row.fence != look.fence or row.attempt_id != look.last_attempt_id:
         reason = "overtaken"
-    elif row.late_until is not None and look.begun_at <= row.late_until:
+    elif row.late_until is not None and row.status not in ANSWERED and look.begun_at <= row.late_until:
         reason = "too_early"
     elif declaration.findability is Findability.NONE:
         reason = "not_findable"
@@ -169,6 +175,7 @@ def fold_finding(
         ended_at=now,
         sent_at=row.sent_at,
         late_until=row.late_until,
+        worker=row.worker,
     )
     changed = _moved(row, look, finding, receipt, now)
     provable_at = row.late_until if finding.reason == "too_early" else None

@@ -112,6 +112,7 @@ def receipt_of_outcome(
     ended_at: datetime,
     sent_at: datetime | None = None,
     late_until: datetime | None = None,
+    worker: str | None = None,
 ) -> Receipt:
     """The receipt of one attempt's own answer (`sent_at` is None where nothing was sent)."""
     return Receipt.trusted(
@@ -137,6 +138,7 @@ def receipt_of_outcome(
         ended_at=ended_at,
         found=False,
         late_until=late_until if outcome.status is ReceiptStatus.UNKNOWN else None,
+        worker=worker,
     )
 
 
@@ -149,6 +151,7 @@ def receipt_of_finding(
     ended_at: datetime,
     sent_at: datetime | None,
     late_until: datetime | None,
+    worker: str | None = None,
 ) -> Receipt:
     """The receipt of a look-up: CONFIRMED where the effect was found, else UNKNOWN. A look-up rejects nothing."""
     found = finding.verdict is FindVerdict.CONFIRMED
@@ -175,6 +178,7 @@ def receipt_of_finding(
         ended_at=ended_at,
         found=True,
         late_until=None if found else late_until,
+        worker=worker,
     )
 
 

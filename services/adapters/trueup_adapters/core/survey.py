@@ -32,6 +32,13 @@ def compared(observation: Observation, known: Collection[str]) -> Observation:
     if page is None:
         return observation
     left = tuple(mark for mark in page.marks if mark.operation_id not in known)
-    value = Compared(listed_count=len(page.marks), unmanaged=left, next_cursor=page.next_cursor)
+    ours = [mark for mark in page.marks if mark.operation_id in known]
+    value = Compared(
+        listed_count=len(page.marks),
+        operations=tuple(sorted({mark.operation_id for mark in ours})),
+        resources=tuple(sorted({mark.resource for mark in ours if mark.resource is not None})),
+        unmanaged=left,
+        next_cursor=page.next_cursor,
+    )
     found: Observation = observation.evolve(value=value.model_dump(mode="json"))
     return found

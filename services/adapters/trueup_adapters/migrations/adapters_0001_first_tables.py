@@ -83,6 +83,7 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("payload_sha256", sa.Text(), nullable=False),
         sa.Column("operation", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("error_class", sa.Text(), nullable=True),
         sa.Column("fence", sa.BigInteger(), nullable=False),
@@ -100,11 +101,10 @@ def upgrade() -> None:
         sa.Column("receipt", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=True),
         sa.Column("traceparent", sa.Text(), nullable=True),
         sa.Column("state_version", sa.BigInteger(), nullable=False),
-        sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
         sa.Column("updated_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("command_id"),
         schema="adapters",
-        postgresql_with={"toast_tuple_target": 8160},
+        postgresql_with={"toast_tuple_target": 8160, "fillfactor": 50},
     )
     op.create_index(
         "effect_open",

@@ -34,6 +34,7 @@ from trueup_gateway.core.anomalies import NONCE_REUSE
 from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.records import CallRow, DecisionRow
 from trueup_gateway.core.refusal import Refused
+from trueup_gateway.core.withholding import shown
 from trueup_gateway.store import GatewayTransaction, KeyTaken, Reader
 from trueup_gateway.tokens import Caller, new_nonce
 
@@ -104,20 +105,23 @@ def _body(row: ApprovalRow, reader: Reader) -> dict[str, Any]:
 async def listed(request: Request) -> Response:
     """List approvals, newest first; `?status=pending` is what waits for a person."""
     gateway = gateway_of(request)
-    reader = _reader(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = _reader(caller)
     page = page_of(request)
     rows = await gateway.reads.approvals(
         reader, page, status=query(request, "status", rules.STATUSES), workflow_id=query(request, "workflow_id")
     )
-    return listing([Item(row.asked_at, row.approval_id, _body(row, reader)) for row in rows], page)
+    bodies = [shown(caller.roles, "approval", _body(row, reader)) for row in rows]
+    return listing([Item(row.asked_at, row.approval_id, body) for row, body in zip(rows, bodies, strict=True)], page)
 
 
 async def read(request: Request) -> Response:
     """Read what exactly is to be approved: values and hash, who asked, scope, expiry, and the nonce to answer with."""
     gateway = gateway_of(request)
-    reader = _reader(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = _reader(caller)
     row = found(await gateway.reads.approval(reader, object_id(request, "approval_id", "apr")))
-    return answer(_body(row, reader))
+    return answer(shown(caller.roles, "approval", _body(row, reader)))
 
 
 async def decide(request: Request) -> Response:

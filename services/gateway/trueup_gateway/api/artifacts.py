@@ -116,9 +116,12 @@ async def _remove(gateway: Gateway, tenant: str, artifact_id: str) -> None:
 
 
 async def read(request: Request) -> Response:
-    """Read the bytes of an artifact, checked against their hash. Agents read what they stored themselves."""
+    """Read the bytes of an artifact, checked against their hash. Agents read what they stored themselves,
+    and who sees no business content reads none."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
+    require(caller, roles.VIEW_BUSINESS)
     artifact_id = object_id(request, "artifact_id", "art")
     row = await gateway.reads.artifact(reader, artifact_id)
     if row is None:
@@ -168,7 +171,8 @@ async def delete(request: Request) -> Response:
                 raise not_found()
             raise forbidden("role", f"This needs one of the roles {roles.needed(roles.DELETE_ARTIFACT)}.")
         if row.deleted_at is None:
-            refuse_deletion(row, *await tx.artifact_references(caller.tenant, artifact_id))
+            held_by = await tx.held_by(caller.tenant, artifact_id)
+            refuse_deletion(row, *await tx.artifact_references(caller.tenant, artifact_id), held_by)
             row = row.evolve(
                 deleted_at=(await tx.moment()).business, deleted_by=caller.subject, deletion_reason=wanted.reason
             )

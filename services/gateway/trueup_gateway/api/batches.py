@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.operators import OperatorAction
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind
 from trueup_gateway.api.acts import authorize
 from trueup_gateway.api.allowed import allowed_on_exceptions
@@ -31,7 +32,7 @@ from trueup_gateway.api.http import (
     reader_of,
     require,
 )
-from trueup_gateway.api.operators import Reason, params_of
+from trueup_gateway.api.operators import EvidenceGiven, ParamsGiven, Reason, params_of
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
 from trueup_gateway.core import roles
 from trueup_gateway.core.batches import (
@@ -46,7 +47,7 @@ from trueup_gateway.core.batches import (
     turns,
 )
 from trueup_gateway.core.operators import OPERATE
-from trueup_gateway.core.person_records import OperatorBatchItemRow, OperatorBatchRow
+from trueup_gateway.core.person_records import AuthorizationRow, OperatorBatchItemRow, OperatorBatchRow
 from trueup_gateway.core.policy import Act
 from trueup_gateway.core.refusal import Refused, invalid
 from trueup_gateway.core.timestamps import Timestamp
@@ -55,6 +56,8 @@ from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
 
 SHOWN_MAX: Final = 100
+TRAIL_MAX: Final = 200
+"""Turns that a batch shows; every one has its decision for good."""
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 
 
@@ -76,9 +79,9 @@ class OperatorBatchRequest(Body):
     action: OperatorAction
     filter: BatchFilter = BatchFilter()
     reason: Reason = "bulk"
-    evidence: list[Any] = Field(default=[], max_length=100)
-    params: dict[str, Any] = Field(default={}, max_length=20)
-    rate_per_second: Annotated[float, Field(ge=RATE_MIN, le=RATE_MAX)] = 1.0
+    evidence: EvidenceGiven = Field(default=[])
+    params: ParamsGiven = Field(default={})
+    rate_per_second: Annotated[float, Field(ge=RATE_MIN, le=RATE_MAX, strict=True)] = 1.0
     dry_run: bool = Field(default=True, strict=True)
 
 
@@ -103,6 +106,10 @@ class OperatorBatchAnswer(OpenBody):
     rate_per_second: float
     decision_id: str
     allowed_turns: list[str]
+    trail: list[dict[str, Any]] = Field(
+        default=[],
+        description="Who started, paused or stopped it: `turn`, `to`, `actor`, `reason`, `decision_id`, `at`",
+    )
 
 
 class TurnAnswer(OpenBody):
@@ -110,6 +117,7 @@ class TurnAnswer(OpenBody):
 
     batch_id: str
     state: str
+    decision_id: str
 
 
 class OperatorBatchList(Body):
@@ -170,16 +178,7 @@ async def _keep(
     """The kept batch with its frozen selection, under a decision of its own."""
     now, batch_id = (await tx.moment()).business, new_id("bat")
     views = await _select(tx, caller.tenant, wanted.filter)
-    asked = Act(
-        subject=caller.subject,
-        tenant=caller.tenant,
-        roles=caller.roles,
-        action=OPERATE,
-        target_tenant=caller.tenant,
-        system="trueup",
-        resource=f"batch/{batch_id}",
-        facts=(("operation", wanted.action.value), ("own", False)),
-    )
+    asked = act_on_batch(caller, batch_id, wanted.action.value)
     admitted = await authorize(gateway, tx, caller, asked, request, now)
     row = OperatorBatchRow(
         batch_id=batch_id,
@@ -198,6 +197,7 @@ async def _keep(
         total=len(views),
         created_at=now,
         started_at=None if wanted.dry_run else now,
+        trail=[] if wanted.dry_run else [turned(Turn.START, BatchState.RUNNING, admitted, wanted.reason)],
     )
     items = [
         OperatorBatchItemRow(
@@ -244,7 +244,7 @@ async def _turn(request: Request, turn: Turn) -> Response:
     require(caller, roles.OPERATE)
     key = idempotency_key(request)
     batch_id = object_id(request, "batch_id", "bat")
-    await read_model(request, gateway, TurnRequest, optional=True)
+    wanted = await read_model(request, gateway, TurnRequest, optional=True)
 
     async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
         row = found(await tx.batch_to_turn(caller.tenant, batch_id))
@@ -253,15 +253,52 @@ async def _turn(request: Request, turn: Turn) -> Response:
             extra = {"allowed_actions": turns(BatchState(row.state))}
             raise Refused("action-not-available", f"The batch is {row.state}.", extra=extra)
         now = (await tx.moment()).business
-        row = row.evolve(state=after, started_at=row.started_at or (now if turn is Turn.START else None))
+        asked = act_on_batch(caller, batch_id, f"BATCH_{turn.value.upper()}")
+        admitted = await authorize(gateway, tx, caller, asked, request, now)
+        admitted = admitted.evolve(detail={**admitted.detail, "action": row.action, "reason": wanted.reason})
+        entry = turned(turn, after, admitted, wanted.reason)
+        row = row.evolve(
+            state=after,
+            started_at=row.started_at or (now if turn is Turn.START else None),
+            trail=[*row.trail, entry][-TRAIL_MAX:],
+        )
         if after is BatchState.STOPPED:
-            await tx.skip_pending(batch_id, f"stopped by {caller.subject}", now)
+            said = f": {wanted.reason}" if wanted.reason else ""
+            await tx.skip_pending(batch_id, f"stopped by {caller.subject}{said}"[:500], now)
+        await tx.save_authorization(admitted)
         await tx.save_batch(row)
-        return 200, {"batch_id": batch_id, "state": after.value}
+        return 200, {"batch_id": batch_id, "state": after.value, "decision_id": admitted.decision_id}
 
-    response = await once(gateway, caller, key, {"call": f"batch-{turn}", "batch_id": batch_id}, act)
+    called = {"call": f"batch-{turn}", "batch_id": batch_id, **wanted.model_dump(mode="json")}
+    response = await once(gateway, caller, key, called, act)
     gateway.batches_changed()
     return response
+
+
+def act_on_batch(caller: Caller, batch_id: str, operation: str) -> Act:
+    """The act on a batch that policy is asked about: the operation it repeats, or `BATCH_START` and the like."""
+    return Act(
+        subject=caller.subject,
+        tenant=caller.tenant,
+        roles=caller.roles,
+        action=OPERATE,
+        target_tenant=caller.tenant,
+        system="trueup",
+        resource=f"batch/{batch_id}",
+        facts=(("operation", operation), ("own", False)),
+    )
+
+
+def turned(turn: Turn, after: BatchState, admitted: AuthorizationRow, reason: str | None) -> dict[str, Any]:
+    """One line of a batch's trail."""
+    return {
+        "turn": turn.value,
+        "to": after.value,
+        "actor": admitted.subject,
+        "reason": reason,
+        "decision_id": admitted.decision_id,
+        "at": rfc3339(admitted.created_at),
+    }
 
 
 async def start(request: Request) -> Response:

@@ -16,7 +16,17 @@ from trueup_gateway.api.decisions import (
     take_back,
 )
 from trueup_gateway.api.gateway import Gateway, gateway_of
-from trueup_gateway.api.http import Body, answer, caller_of, not_found, object_id, read_model
+from trueup_gateway.api.http import (
+    Body,
+    OpenBody,
+    acts_reader_of,
+    answer,
+    caller_of,
+    found,
+    not_found,
+    object_id,
+    read_model,
+)
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.core.capability import Bounds, Wanted, narrow
 from trueup_gateway.core.records import CapabilityRow, DecisionRow
@@ -43,6 +53,27 @@ class CapabilityAnswer(Body):
     capability: str
     expires_at: str
     max_uses: int
+
+
+class CapabilityTrace(OpenBody):
+    """A capability without its token: what it lets its holder do, what is left of it, and the decision behind it."""
+
+    capability_id: str
+    decision_id: str
+    subject: str
+    command_types: list[str]
+    workflow: str | None
+    system: str
+    resource: str
+    payload_sha256: str | None
+    expected_version: str | None
+    max_uses: int
+    uses_left: int
+    created_at: str
+    expires_at: str
+    revoked_at: str | None
+    revoked_by: str | None
+    revocation_reason: str | None
 
 
 class OptionalReason(Body):
@@ -128,6 +159,14 @@ def _signed(gateway: Gateway, row: CapabilityRow, decision: DecisionRow, bounds:
     )
 
 
+async def read(request: Request) -> Response:
+    """Read what a capability permits and what is left of it; the token itself was shown once, to its holder."""
+    gateway = gateway_of(request)
+    reader = acts_reader_of(caller_of(request, gateway))
+    row = found(await gateway.reads.capability(reader, object_id(request, "capability_id", "cap")))
+    return answer(row.model_dump(mode="json"), headers={"Cache-Control": "no-store"})
+
+
 async def revoke(request: Request) -> Response:
     """Revoke a capability: no request is accepted under it any more, and no grant is minted for what it started."""
     gateway = gateway_of(request)
@@ -162,6 +201,16 @@ ROUTES: Final[list[LeanRoute]] = [
             "cnf_jkt": None,
         },
         problems=("tenant-invalid", "forbidden", "not-found", *BODY),
+    ),
+    route(
+        "GET",
+        "/v1/capabilities/{capability_id}",
+        read,
+        tag="capabilities",
+        summary="Read what a capability permits",
+        answers={200: ("The capability without its token", CapabilityTrace)},
+        parameters=(_ID,),
+        problems=READ,
     ),
     route(
         "POST",

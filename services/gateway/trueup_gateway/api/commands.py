@@ -12,6 +12,7 @@ from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import fingerprint
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.states import ANSWERED
+from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.allowed import allowed_on_command
 from trueup_gateway.api.contents import Content, inline, kept, kept_bytes
@@ -44,6 +45,7 @@ from trueup_gateway.core.case import STEP_ID
 from trueup_gateway.core.case_body import command_body
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
 from trueup_gateway.core.timestamps import Timestamp
+from trueup_gateway.core.withholding import shown
 from trueup_gateway.store import Reader
 from trueup_gateway.tokens import CapabilityClaims
 
@@ -244,7 +246,7 @@ def _checked(  # noqa: PLR0917 - one request, its payload and who asks
         raise forbidden("resource", "The command type does not belong to this system.")
     _check_fit(gateway, declaration, wanted, content)
     target_value = {"system": target.system, "resource": target.resource, "expected_version": target.expected_version}
-    workflow_id = ids.new_id("wf")
+    workflow_id = ids.new_id("wf", real_now())
     return Submission(
         tenant=claims.tenant,
         key=key,
@@ -428,27 +430,29 @@ def _batch_body(submission: Submission, verdict: Accepted | Replayed) -> dict[st
 async def read(request: Request) -> Response:
     """Read the journal row of one command with its receipt, observation and attempts."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     row = await gateway.reads.command_row(reader, object_id(request, "command_id", "cmd"))
     if row is None:
         found(None)
     assert row is not None
     newest = gateway.answers.newest(row["command_id"], row)
-    shown = {
+    about = {
         "allowed_actions": await allowed_on_command(gateway, newest),
         "superseded_by": await gateway.reads.superseded_by(row["command_id"]),
     }
-    return answer({**_row_body(newest), **shown})
+    return answer(shown(caller.roles, "command", {**_row_body(newest), **about}))
 
 
 async def listed(request: Request) -> Response:
     """List commands, newest first."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
     page = page_of(request)
-    views = await gateway.reads.commands(reader, page)
+    views = await gateway.reads.commands(reader_of(caller), page)
+    bodies = [shown(caller.roles, "command", _row_body(view.row.model_dump(mode="json"))) for view in views]
     return listing(
-        [Item(view.created_at, view.command_id, _row_body(view.row.model_dump(mode="json"))) for view in views], page
+        [Item(view.created_at, view.command_id, body) for view, body in zip(views, bodies, strict=True)], page
     )
 
 

@@ -17,6 +17,7 @@ from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
     OpenBody,
+    acts_reader_of,
     answer,
     caller_of,
     found,
@@ -29,9 +30,10 @@ from trueup_gateway.api.intents import Intent, declarations_of, workflow_intent
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
 from trueup_gateway.core import roles
 from trueup_gateway.core.artifact import check_evidence, named_in
+from trueup_gateway.core.offers import Asked
 from trueup_gateway.core.policy import Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
-from trueup_gateway.core.refusal import forbidden, invalid
+from trueup_gateway.core.refusal import Refused, forbidden, invalid
 from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
 from trueup_gateway.core.timestamps import Timestamp
 from trueup_gateway.store import GatewayTransaction
@@ -220,13 +222,8 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
 ) -> DecisionRow:
     now = (await tx.moment()).business
     rules = await gateway.rules.at(tx, await tx.epoch())
-    incidents, states = await tx.circumstances(caller.tenant, caller.subject, HISTORY_COUNT)
-    circumstances = Circumstances(
-        evidence_ages=tuple(_age(item.observed_at, now) for item in wanted.evidence),
-        open_incidents=incidents,
-        recent_commands=len(states),
-        recent_failures=sum(state in FAILURES for state in states),
-    )
+    circumstances = await _circumstances(tx, caller, wanted, now)
+    repair = await _mends(gateway, tx, caller, wanted, intent)
     risk, risks = assess(intent.declarations, circumstances), intent.risks(circumstances)
     judgement = intent.judge(
         Question(
@@ -241,7 +238,7 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
             resource=intent.resource,
             risk_score=risk.score,
             risk_level=risk.level,
-            repair=await _mends(gateway, tx, caller.tenant, wanted.context.supersedes, intent),
+            repair=repair,
         ),
         rules,
         risks,
@@ -264,6 +261,7 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
         payload_sha256=wanted.context.payload_sha256,
         expected_version=wanted.context.expected_version,
         supersedes=wanted.context.supersedes,
+        repair=repair,
         declarations={declaration.type: declaration.sha256 for declaration in intent.declarations},
         effect_class_max=effect_class_max(intent.declarations),
         outcome=judgement.outcome,
@@ -282,17 +280,47 @@ async def _decide(  # noqa: PLR0917 - everything that one decision rests on
     )
 
 
-async def _mends(gateway: Gateway, tx: GatewayTransaction, tenant: str, supersedes: str | None, intent: Intent) -> bool:
-    """True where the intent is to mend a command: on its own object, by what it declares as its repair, or by itself
-    again. Naming some command that ended makes nothing a repair."""
-    view = await tx.command_of(tenant, supersedes) if supersedes is not None else None
-    if view is None or intent.workflow is not None:
+async def _circumstances(
+    tx: GatewayTransaction, caller: Caller, wanted: DecisionRequest, now: datetime
+) -> Circumstances:
+    """What raises or lowers the risk beside the intent itself."""
+    incidents, states = await tx.circumstances(caller.tenant, caller.subject, HISTORY_COUNT)
+    return Circumstances(
+        evidence_ages=tuple(_age(item.observed_at, now) for item in wanted.evidence),
+        open_incidents=incidents,
+        recent_commands=len(states),
+        recent_failures=sum(state in FAILURES for state in states),
+    )
+
+
+async def _mends(
+    gateway: Gateway, tx: GatewayTransaction, caller: Caller, wanted: DecisionRequest, intent: Intent
+) -> bool:
+    """True where the intent is what an open exception offers to mend a command: its object, its type and its very
+    payload. Naming some command that ended makes nothing a repair, and a repairer brings no content of its own.
+
+    Raises Refused, for a repairer, where nothing like it is offered: the offer may still be on its way.
+    """
+    supersedes = wanted.context.supersedes
+    view = await tx.command_of(caller.tenant, supersedes) if supersedes is not None else None
+    if view is None or supersedes is None or intent.workflow is not None:
         return False
-    row = view.row
-    declaration = gateway.catalog.declaration(row.declaration_sha256)
-    types = {row.command_type, *(repair.command_type for repair in (declaration.repairs() if declaration else ()))}
-    same = (intent.system, intent.resource) == (row.target_system, row.target_resource)
-    return same and all(item.type in types for item in intent.declarations)
+    declaration = gateway.catalog.declaration(view.row.declaration_sha256)
+    types = {view.row.command_type, *(item.command_type for item in (declaration.repairs() if declaration else ()))}
+    place = (view.row.target_system, view.row.target_resource)
+    asked = Asked(
+        types=tuple(item.type for item in intent.declarations),
+        place=(intent.system, intent.resource),
+        payload_sha256=wanted.context.payload_sha256,
+    )
+    if not asked.fits(types, place):
+        return False
+    if any(asked.is_offered(offer) for offer in await tx.repairs_offered(caller.tenant, supersedes)):
+        return True
+    if roles.may(caller.roles, roles.REPAIR):
+        detail = "No open exception is known here (yet) that offers exactly this in the place of the command."
+        raise Refused("unavailable", detail, retry_after_seconds=1)
+    return False
 
 
 def _age(observed_at: datetime | None, now: datetime) -> float | None:
@@ -315,14 +343,16 @@ def _answer(row: DecisionRow) -> dict[str, Any]:
 async def read(request: Request) -> Response:
     """Read a decision with its whole trace: subject, evidence, risk with its factors, policy, obligations.
 
-    The authorization decisions behind approvals and operator commands are read here as well.
+    The authorization decisions behind approvals and operator commands are read here as well, where they are the
+    caller's own or the caller sees what people did.
     """
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     decision_id = object_id(request, "decision_id", "dec")
     row = await gateway.reads.decision(reader, decision_id)
     if row is None:
-        return answer(authorization_body(found(await gateway.reads.authorization(reader, decision_id))))
+        return answer(authorization_body(found(await gateway.reads.authorization(acts_reader_of(caller), decision_id))))
     kept = row.model_dump(mode="json")
     document = {"version": row.definition_version, "document_sha256": row.document_sha256} if row.workflow else {}
     names = (

@@ -28,6 +28,7 @@ from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, quer
 from trueup_gateway.core import roles
 from trueup_gateway.core.vector import element_body
 from trueup_gateway.core.view_records import ExceptionView
+from trueup_gateway.core.withholding import shown
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -133,7 +134,8 @@ async def summary(request: Request) -> Response:
 
 async def _page(request: Request, kind: str | None, status: str | None) -> Response:
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     page = page_of(request)
     by_deadline = query(request, "order", ("opened", "deadline")) == "deadline"
     views = await gateway.reads.exceptions(
@@ -143,11 +145,13 @@ async def _page(request: Request, kind: str | None, status: str | None) -> Respo
         status=status,
         owner=query(request, "owner"),
         cause=query(request, "cause"),
+        workflow_id=query(request, "workflow_id"),
         by_deadline=by_deadline,
     )
     places = [view.deadline_at if by_deadline else view.opened_at for view in views]
     allowed = await allowed_on_exceptions(gateway, views)
-    items = [Item(at, view.exception_id, _body(view, allowed)) for at, view in zip(places, views, strict=True)]
+    bodies = [shown(caller.roles, "exception", _body(view, allowed)) for view in views]
+    items = [Item(at, str(body["exception_id"]), body) for at, body in zip(places, bodies, strict=True)]
     return listing(items, page)
 
 
@@ -165,23 +169,23 @@ async def dead_letters(request: Request) -> Response:
 async def read(request: Request) -> Response:
     """Read one exception with its failure envelope."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
-    view = found(await gateway.reads.exception(reader, object_id(request, "exception_id", "exc")))
-    return answer(_body(view, await allowed_on_exceptions(gateway, [view])))
+    caller = caller_of(request, gateway)
+    view = found(await gateway.reads.exception(reader_of(caller), object_id(request, "exception_id", "exc")))
+    return answer(shown(caller.roles, "exception", _body(view, await allowed_on_exceptions(gateway, [view]))))
 
 
 async def drift(request: Request) -> Response:
     """List the elements whose observed value is not the desired one."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
     page = page_of(request)
-    views = await gateway.reads.drift(reader, page)
+    views = await gateway.reads.drift(reader_of(caller), page)
     return listing(
         [
             Item(
                 view.observed_at or _EPOCH,
                 f"{view.command_id}{view.element}",
-                {**element_body(view), "workflow_id": view.workflow_id},
+                shown(caller.roles, "drift", {**element_body(view), "workflow_id": view.workflow_id}),
             )
             for view in views
         ],
@@ -193,6 +197,7 @@ _FILTERS: Final = (
     query_parameter("status", "Only open or closed ones.", {"type": "string", "enum": ["open", "closed"]}),
     query_parameter("owner", "Only this owner's."),
     query_parameter("cause", "Only this failure class or failure code."),
+    query_parameter("workflow_id", "Only those of this case."),
     query_parameter(
         "order",
         "`opened`: newest first; `deadline`: the nearest first.",

@@ -11,6 +11,7 @@ from trueup_gateway.api.http import OpenBody, answer, caller_of, not_found, obje
 from trueup_gateway.api.route import READ, LeanRoute, path_parameter, route
 from trueup_gateway.api.workflows import case_body
 from trueup_gateway.core.handover import package
+from trueup_gateway.core.withholding import shown
 from trueup_gateway.store import Page
 
 EVENTS_MAX: Final = 100
@@ -35,7 +36,8 @@ async def read(request: Request) -> Response:
     """Read the handover package of a case: where automation stands, what was caused already and what may have been,
     what is open, what it rests on, its latest history, and what may be done now."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     workflow_id = object_id(request, "workflow_id", "wf")
     whole = await gateway.reads.whole_case(reader, workflow_id)
     if whole is None:
@@ -47,7 +49,7 @@ async def read(request: Request) -> Response:
     since = max(0, view.instance.history_seq - EVENTS_MAX)
     events = await gateway.reads.history(workflow_id, since, EVENTS_MAX)
     operations = [JournalRow.model_validate(row) for row in rows]
-    return answer(package(view, body, operations, exceptions, approvals, events))
+    return answer(shown(caller.roles, "handover", package(view, body, operations, exceptions, approvals, events)))
 
 
 ROUTES: Final[list[LeanRoute]] = [

@@ -95,6 +95,14 @@ def reader_of(caller: Caller) -> Reader:
     raise forbidden("role", f"This needs one of the roles {readers}.")
 
 
+def acts_reader_of(caller: Caller) -> Reader:
+    """Whose acts a caller may read: the tenant's where the role shows what people did, else their own."""
+    if roles.may(caller.roles, roles.VIEW_AUDIT):
+        return Reader(caller.tenant)
+    reader_of(caller)  # who reads nothing reads no acts
+    return Reader(caller.tenant, caller.subject)
+
+
 # What is accepted
 
 

@@ -26,7 +26,7 @@ class KpiAnswer(OpenBody):
     denominator: float
     window_seconds: int = Field(description="0: of this moment")
     value: float | None = Field(description="Null where nothing came due in the window")
-    unit: str = Field(description="`ratio`, `seconds` (a mean) or `count`")
+    unit: str = Field(description="`ratio`, `seconds` (a mean), `mean` or `count`")
     over: str = Field(description="`operations`, `cases` or `exceptions`; never attempts")
     oldest_seconds: float | None = Field(description="Of ages: the oldest one")
 
@@ -98,7 +98,8 @@ async def figures(request: Request) -> Response:
     gateway, caller, now = await _reader(request)
     sums = await gateway.reads.sums(caller.tenant, now)
     exceptions, waiting, repairs = await gateway.reads.standing(caller.tenant)
-    return answer({"items": [kpi_body(item) for item in kpis(sums, exceptions, waiting, repairs, now=now)]})
+    found = kpis(sums, exceptions, waiting, repairs, now=now, prices=gateway.levels.prices)
+    return answer({"items": [kpi_body(item) for item in found]})
 
 
 def kpi_body(kpi: Kpi) -> dict[str, Any]:

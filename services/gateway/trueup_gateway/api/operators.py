@@ -6,23 +6,33 @@ An act never does anything here: it goes out as a command, and the service that 
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trueup_common.contracts.canonical import canonical
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import OperatorCommand
 from trueup_common.contracts.ids import new_id
-from trueup_common.contracts.operators import CommandState, OperatorAction, TargetKind, allowed, performer, resumption
+from trueup_common.contracts.operators import (
+    CommandState,
+    OperatorAction,
+    TargetKind,
+    allowed,
+    performer,
+    stands_alone,
+)
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ExceptionKind
-from trueup_common.contracts.workflow import StepState
 from trueup_gateway.api.acts import Asked, Ruled, authorize, send_soon, telling
 from trueup_gateway.api.calls import once
 from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.grounds import Rest, check_grounds, plan_resumption, preview_body
 from trueup_gateway.api.http import (
     Body,
     Item,
     OpenBody,
+    acts_reader_of,
     answer,
     caller_of,
     fit,
@@ -39,16 +49,35 @@ from trueup_gateway.api.http import (
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
 from trueup_gateway.core import operators as rules
 from trueup_gateway.core import roles
-from trueup_gateway.core.artifact import check_evidence, named_in
-from trueup_gateway.core.operator_params import PARAMS, AssignParams, Params, ResolvedParams, ResumeParams, SettleParams
+from trueup_gateway.core.operator_params import PARAMS, Params, ResumeParams
 from trueup_gateway.core.operators import Target
 from trueup_gateway.core.person_records import OperatorCommandRow
 from trueup_gateway.core.refusal import Refused, invalid
+from trueup_gateway.core.workflow_start import MESSAGE_BYTES_MAX
 from trueup_gateway.store import GatewayTransaction, Reader
 from trueup_gateway.tokens import Caller
 
 A = OperatorAction
 Reason = Annotated[str, Field(min_length=1, max_length=2000)]
+EVIDENCE_BYTES_MAX: Final = 16_384
+PARAMS_BYTES_MAX: Final = 262_144
+"""A receipt, or what became of a hundred effects."""
+
+
+def _within(bytes_max: int) -> AfterValidator:
+    """A bound on free JSON: it is kept in a row, and told in a message, for every item of a batch again."""
+
+    def check(value: Any) -> Any:
+        if len(canonical(value)) > bytes_max:
+            raise ValueError(f"comes to more than {bytes_max} bytes")
+        return value
+
+    return AfterValidator(check)
+
+
+EvidenceGiven = Annotated[list[Any], Field(max_length=100), _within(EVIDENCE_BYTES_MAX)]
+ParamsGiven = Annotated[dict[str, Any], Field(max_length=20), _within(PARAMS_BYTES_MAX)]
+"""Free JSON of an act, both bounded as a whole."""
 
 
 class CancelRequest(Body):
@@ -70,8 +99,8 @@ class OperatorCommandRequest(Body):
     action: OperatorAction
     target: TargetWanted
     reason: Reason
-    evidence: list[Any] = Field(default=[], max_length=100)
-    params: dict[str, Any] = Field(default={}, max_length=20)
+    evidence: EvidenceGiven = Field(default=[])
+    params: ParamsGiven = Field(default={})
 
 
 class OperatorCommandAnswer(OpenBody):
@@ -177,7 +206,7 @@ async def admit(
     available = allowed(TargetKind(target.kind), rules.facts_of(target, declaration))
     _check_possible(action, target, available)
     params = params_of(action, wanted.params)
-    await _check_grounds(gateway, tx, target, wanted, params, now)
+    rest = await check_grounds(gateway, tx, target, wanted.evidence, params, now)
     repairer = not roles.may(caller.roles, roles.OPERATE)
     command, exception = rules.holds(action, target, repairer=repairer)
     if command is not None or exception is not None:
@@ -193,7 +222,7 @@ async def admit(
         workflow_id=target.case.workflow_id if target.case is not None else None,
         command_id=target.row.command_id if target.row is not None else None,
         exception_id=target.exception.exception_id if target.exception is not None else None,
-        performer=performer(action, target.exception_kind, alone=target.case is None and target.row is None),
+        performer=performer(action, target.exception_kind, alone=stands_alone(rules.facts_of(target, declaration))),
         holds_command=command,
         holds_exception=exception,
         batch_id=batch_id,
@@ -208,7 +237,7 @@ async def admit(
     await tx.save_authorization(admitted)
     if not await tx.save_operator_command(row):
         raise Refused("idempotency-in-flight", "The same is being asked for right now.", retry_after_seconds=1)
-    return row, await _command(tx, row, target, params, now)
+    return row, await _command(tx, row, target, params, rest, now)
 
 
 def _check_possible(action: OperatorAction, target: Target, available: tuple[OperatorAction, ...]) -> None:
@@ -257,6 +286,8 @@ async def target_of(tx: GatewayTransaction, caller: Caller, wanted: TargetWanted
     case = await tx.case_of(reader, workflow_id) if workflow_id is not None else None
     if (exception is None and case is None) or (case is None and reader.subject is not None):
         raise not_found()
+    if case is None and exception is not None and rules.has_case(exception):
+        raise Refused("unavailable", "What this exception is about is not shown yet.", retry_after_seconds=1)
     if case is not None and row is None and exception is None and case.definition == "command":
         row = next((view.row for view in await tx.commands_of(case.workflow_id)), None)
     revoked = row is not None and await tx.authority_revoked(row.mandate_id)
@@ -265,67 +296,8 @@ async def target_of(tx: GatewayTransaction, caller: Caller, wanted: TargetWanted
     return Target(wanted.kind, wanted.id, caller.tenant, case, row, exception, revoked)
 
 
-async def _check_grounds(  # noqa: PLR0917 - what one act rests on
-    gateway: Ruled,
-    tx: GatewayTransaction,
-    target: Target,
-    wanted: OperatorCommandRequest,
-    params: Params,
-    now: datetime,
-) -> None:
-    """What the action needs beside its parameters. Raises Refused."""
-    told = [
-        (str(item.get("ref")) if item.get("ref") else None, item.get("sha256"))
-        for item in wanted.evidence
-        if isinstance(item, dict)
-    ]
-    names = named_in(told)
-    check_evidence(told, await tx.hold_artifacts([target.tenant] * len(names), names) if names else [])
-    if isinstance(params, SettleParams) and target.row is not None:
-        rules.check_settlement(params, wanted.evidence, target.row)
-        _check_receipt(gateway, target, params)
-    if isinstance(params, ResolvedParams):
-        seen, rows = None, [] if target.row is None else [target.row]
-        if params.observation is not None:
-            named = params.observation
-            seen = await tx.newest_element(target.tenant, named.system, named.resource, named.element)
-        if target.row is None and target.case is not None:
-            rows = [view.row for view in await tx.commands_of(target.case.workflow_id)]
-        rules.check_resolved(params, target, rows, seen, now)
-    if isinstance(params, AssignParams):
-        rules.check_duty(params, now)
-    if isinstance(params, ResumeParams) and target.case is not None:
-        _check_resumption(params, target)
-
-
-def _check_receipt(gateway: Ruled, target: Target, params: SettleParams) -> None:
-    assert target.row is not None
-    declaration = gateway.catalog.declaration(target.row.declaration_sha256)
-    if params.receipt is None or declaration is None or not declaration.receipt_schema:
-        return
-    name = f"{declaration.sha256}:receipt"
-    wrong = gateway.payloads.errors_of(name, declaration.receipt_schema, params.receipt, "receipt")
-    if wrong:
-        raise invalid([(f"/params{pointer}", detail) for pointer, detail in wrong])
-
-
-def _check_resumption(params: ResumeParams, target: Target) -> None:
-    assert target.case is not None
-    paused = target.case.status == "PAUSED"
-    if params.version not in (None, target.case.instance.version):
-        raise invalid([("/params/version", f"the case runs by version {target.case.instance.version}")])
-    if paused and params.from_step is not None:
-        raise invalid([("/params/from_step", "a paused case goes on where it stands")])
-    if paused:
-        return
-    if params.from_step is None:
-        raise invalid([("/params/from_step", "names the step that the case goes on from")])
-    if params.from_step not in {item["id"] for item in target.case.instance.steps}:
-        raise invalid([("/params/from_step", "the document has no such step")])
-
-
-async def _command(
-    tx: GatewayTransaction, row: OperatorCommandRow, target: Target, params: Params, now: datetime
+async def _command(  # noqa: PLR0917 - one act and what it rests on
+    tx: GatewayTransaction, row: OperatorCommandRow, target: Target, params: Params, rest: Rest, now: datetime
 ) -> OperatorCommand:
     """The command that goes out; where it gives new time, the mandate behind it lives on as long."""
     action, until, renewed = OperatorAction(row.action), None, None
@@ -336,12 +308,14 @@ async def _command(
             mandate = rules.mandate_of(target.case.workflow_id)
         if until is not None and mandate is not None:
             renewed = until if await tx.renew_mandate(mandate, until, row.operator_command_id) else None
+    if rest.corrected is not None and target.case is not None:
+        await tx.let_run(rules.mandate_of(target.case.workflow_id), rest.corrected.sha256)
     envelope = target.exception.envelope if target.exception is not None else {}
     element = None
     if target.exception_kind is ExceptionKind.STATE_DRIFT:
-        names = {"system": "target_system", "resource": "resource", "element": "element"}
+        names = {"system": "target_system", "resource": "target_resource", "element": "element"}
         element = {name: str(envelope.get(source) or envelope.get(name) or "") for name, source in names.items()}
-    return OperatorCommand(
+    command = OperatorCommand(
         operator_command_id=row.operator_command_id,
         tenant=row.tenant,
         action=row.action,
@@ -361,8 +335,14 @@ async def _command(
         decision_id=row.decision_id,
         deadline_at=until,
         mandate_expires_at=renewed,
+        document=rest.corrected.dumped() if rest.corrected is not None else None,
+        document_sha256=rest.corrected.sha256 if rest.corrected is not None else None,
+        seen=list(rest.seen),
         at=now,
     )
+    if rest.corrected is not None and len(json_bytes(command)) >= MESSAGE_BYTES_MAX:
+        raise Refused("too-large", f"The version to go on by comes to {MESSAGE_BYTES_MAX} bytes or more.")
+    return command
 
 
 async def _preview(gateway: Gateway, caller: Caller, request: Request, wanted: OperatorCommandRequest) -> Response:
@@ -377,33 +357,17 @@ async def _preview(gateway: Gateway, caller: Caller, request: Request, wanted: O
         params = params_of(wanted.action, wanted.params)
         if target.case is None or not isinstance(params, ResumeParams):
             raise not_found()
-        _check_resumption(params, target)
-        states = {view.command_id: view.row.state for view in await tx.commands_of(target.case.workflow_id)}
-    steps = [StepState.model_validate(item) for item in target.case.instance.steps]
-    again, kept = found_resumption(resumption(steps, states, params.from_step or ""))
-    effects = {step.id: step.command_type for step in steps if step.command_type is not None}
-    return answer(
-        {
-            "dry_run": True,
-            "workflow_id": target.case.workflow_id,
-            "from_step": params.from_step,
-            "again": again,
-            "kept": kept,
-            "effects_again": [{"step": name, "command_type": effects[name]} for name in again if name in effects],
-        }
-    )
-
-
-def found_resumption(value: tuple[list[str], list[str]] | None) -> tuple[list[str], list[str]]:
-    """What a preview found."""
-    return value if value is not None else ([], [])
+        plan = await plan_resumption(gateway, tx, params, target)
+    return answer(preview_body(target, params, plan))
 
 
 async def read(request: Request) -> Response:
     """Read an operator's act and where it stands."""
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
-    row = found(await gateway.reads.operator_command(_reader(caller), object_id(request, "operator_command_id", "opc")))
+    row = found(
+        await gateway.reads.operator_command(acts_reader_of(caller), object_id(request, "operator_command_id", "opc"))
+    )
     return answer(await _shown(gateway, row))
 
 
@@ -415,17 +379,10 @@ async def _shown(gateway: Gateway, row: OperatorCommandRow) -> dict[str, Any]:
     return _body(row)
 
 
-def _reader(caller: Caller) -> Reader:
-    """Repairs read their own acts, as agents do."""
-    if roles.may(caller.roles, roles.REPAIR) and not roles.may(caller.roles, roles.READ_TENANT):
-        return Reader(caller.tenant, caller.subject)
-    return reader_of(caller)
-
-
 async def listed(request: Request) -> Response:
     """List operators' acts, newest first."""
     gateway = gateway_of(request)
-    reader = _reader(caller_of(request, gateway))
+    reader = acts_reader_of(caller_of(request, gateway))
     page = page_of(request)
     states = [CommandState.ACCEPTED.value, CommandState.DONE.value, CommandState.REFUSED.value]
     rows = await gateway.reads.operator_commands(

@@ -22,6 +22,7 @@ from trueup_gateway.api.http import (
 )
 from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
 from trueup_gateway.core import roles
+from trueup_gateway.core.withholding import shown
 
 STATUSES: Final = (
     "PLANNED",
@@ -100,7 +101,8 @@ class IncidentList(Body):
 async def repairs(request: Request) -> Response:
     """List repairs, newest first."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     page = page_of(request)
     open_ones = query(request, "open", ("true", "false"))
     views = await gateway.reads.repairs(
@@ -110,14 +112,18 @@ async def repairs(request: Request) -> Response:
         exception_id=query(request, "exception_id"),
         in_flight=None if open_ones is None else open_ones == "true",
     )
-    return listing([Item(view.created_at, view.repair_id, view.row) for view in views], page)
+    bodies = [shown(caller.roles, "repair", view.row) for view in views]
+    return listing(
+        [Item(view.created_at, view.repair_id, body) for view, body in zip(views, bodies, strict=True)], page
+    )
 
 
 async def repair(request: Request) -> Response:
     """Read one repair."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
-    return answer(found(await gateway.reads.repair(reader, object_id(request, "repair_id", "rep"))).row)
+    caller = caller_of(request, gateway)
+    view = found(await gateway.reads.repair(reader_of(caller), object_id(request, "repair_id", "rep")))
+    return answer(shown(caller.roles, "repair", view.row))
 
 
 async def incidents(request: Request) -> Response:

@@ -12,6 +12,7 @@ from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import canonical, digest, sha256_hex
 from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.workflow import NAME_PATTERN
+from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import Body, answer, capability_of, fit, idempotency_key, read_json, wait_seconds
@@ -129,7 +130,7 @@ def _start_request(
         input_sha256=sha256_hex(plain),
         actions_max=wanted.max_actions,
         on_terminal=wanted.on_terminal,
-        workflow_id=ids.new_id("wf"),
+        workflow_id=ids.new_id("wf", real_now()),
         saga_id=ids.new_id("saga"),
         purpose=wanted.purpose,
         source_version=wanted.source_version,

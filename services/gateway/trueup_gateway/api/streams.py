@@ -18,8 +18,9 @@ from trueup_gateway.api.http import caller_of, found, object_id, reader_of
 from trueup_gateway.api.route import READ, LeanRoute, header_parameter, path_parameter, route
 from trueup_gateway.api.workflows import HISTORY_MAX, case_body
 from trueup_gateway.core.refusal import Refused
-from trueup_gateway.store import Reader
-from trueup_gateway.watching import Follower, TooMany
+from trueup_gateway.core.withholding import shown
+from trueup_gateway.tokens import Caller
+from trueup_gateway.watching import Follower, Full, TooMany
 
 HEARTBEAT_SECONDS: Final = 10.0
 STREAM_SECONDS_MAX: Final = 3600.0
@@ -70,22 +71,25 @@ async def stream(request: Request) -> Response:
     place = ExitStack()
     try:
         follower = place.enter_context(gateway.watch.following(workflow_id, f"{caller.tenant}/{caller.subject}"))
+    except Full as full:
+        raise Refused("unavailable", f"{str(full).capitalize()}.", retry_after_seconds=15) from None
     except TooMany as many:
         raise Refused("rate-limited", f"{str(many).capitalize()}.", retry_after_seconds=5) from None
-    return EventStream(_follow(gateway, reader, follower, after), place)
+    return EventStream(_follow(gateway, caller, follower, after), place)
 
 
-async def _follow(gateway: Gateway, reader: Reader, follower: Follower, after: int) -> AsyncIterator[bytes]:
-    shown, end = b"", monotonic() + STREAM_SECONDS_MAX
+async def _follow(gateway: Gateway, caller: Caller, follower: Follower, after: int) -> AsyncIterator[bytes]:
+    reader = reader_of(caller)
+    told, end = b"", monotonic() + STREAM_SECONDS_MAX
     while monotonic() < end and not gateway.watch.dismissed:
-        body = await case_body(gateway, reader, follower.workflow_id)
+        body = shown(caller.roles, "workflow", await case_body(gateway, reader, follower.workflow_id))
         events = await gateway.reads.history(follower.workflow_id, after, HISTORY_MAX)
         for event in events:
             after = event["seq"]
             yield _event("history", event, after)
         state = orjson.dumps(body)
-        if state != shown:
-            shown = state
+        if state != told:
+            told = state
             yield b"retry: %d\nevent: state\ndata: " % RETRY_MS + state + b"\n\n"
         if events:
             continue

@@ -2,13 +2,17 @@
 
 from typing import Any, Final
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.standing import standing
 from trueup_common.contracts.states import InstanceStatus
 from trueup_gateway.api.allowed import allowed_as_listed, allowed_on_case
 from trueup_gateway.api.gateway import Gateway, gateway_of
+from trueup_gateway.api.grounds import declarations_of
+from trueup_gateway.api.holds import hold_body
 from trueup_gateway.api.http import (
     Body,
     Item,
@@ -28,6 +32,7 @@ from trueup_gateway.api.http import (
 from trueup_gateway.api.route import PAGE, READ, LeanRoute, path_parameter, query_parameter, route
 from trueup_gateway.core.case_body import workflow_body
 from trueup_gateway.core.projection import case_view
+from trueup_gateway.core.withholding import shown
 from trueup_gateway.store import Reader
 
 HISTORY_MAX: Final = 500
@@ -54,6 +59,22 @@ class Step(OpenBody):
     compensation_state: str
 
 
+class Cost(OpenBody):
+    """What a case has spent so far."""
+
+    transitions: int = Field(description="Facts in its history")
+    stored_bytes: int = Field(description="Bytes of its history as JSON, and of artifacts carried as payload")
+    attempts: int = Field(description="Transmissions that were sent; look-ups are none")
+    effects: int = Field(description="Operations of which something was sent")
+    model_tokens: int = Field(description="What receipts of models report as used")
+    worker_seconds: float = Field(description="Real time from sending to the receipt, summed over all attempts")
+    human_minutes: float = Field(description="Time a person held it (`HUMAN_TAKEOVER`), of holds that have ended")
+    human_since: str | None = Field(description="Since when a person holds it now")
+    human_wait_minutes: float = Field(description="Time that its approvals and waits were open: waiting, not work")
+    timers_fired: int = Field(description="Wake-ups that moved it")
+    timer_late_seconds: float = Field(description="By how much they came later than due, summed")
+
+
 class WorkflowAnswer(OpenBody):
     """A case as it stands."""
 
@@ -78,8 +99,12 @@ class WorkflowAnswer(OpenBody):
     deadline_at: str
     closed_at: str | None
     resolution_type: str | None
-    cost: dict[str, Any]
+    cost: Cost
+    standing: list[str] = Field(
+        default=[], description="Commands whose effects stand, or may: what a person who closes the case speaks about"
+    )
     allowed_actions: list[str]
+    legal_hold: dict[str, Any] | None = None
 
 
 class WorkflowList(Body):
@@ -119,7 +144,8 @@ class HistoryAnswer(Body):
 async def listed(request: Request) -> Response:
     """List cases, newest first."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     page = page_of(request)
     views = await gateway.reads.cases(
         reader,
@@ -129,6 +155,7 @@ async def listed(request: Request) -> Response:
         object_id=query(request, "object"),
         owner=query(request, "owner"),
         overdue=query_flag(request, "overdue"),
+        is_open=query_flag(request, "open"),
     )
     steps = await gateway.reads.steps_of([view.workflow_id for view in views])
     return listing(
@@ -136,10 +163,14 @@ async def listed(request: Request) -> Response:
             Item(
                 view.created_at,
                 view.workflow_id,
-                {
-                    **workflow_body(view, steps.get(view.workflow_id, []), []),
-                    "allowed_actions": allowed_as_listed(gateway, view, steps.get(view.workflow_id, [])),
-                },
+                shown(
+                    caller.roles,
+                    "workflow",
+                    {
+                        **workflow_body(view, steps.get(view.workflow_id, []), []),
+                        "allowed_actions": allowed_as_listed(gateway, view, steps.get(view.workflow_id, [])),
+                    },
+                ),
             )
             for view in views
         ],
@@ -150,8 +181,10 @@ async def listed(request: Request) -> Response:
 async def read(request: Request) -> Response:
     """Read a case: status, steps, what it waits for, desired / recorded / observed, and what is owed."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
-    return answer(await case_body(gateway, reader, object_id(request, "workflow_id", "wf")))
+    caller = caller_of(request, gateway)
+    body = await case_body(gateway, reader_of(caller), object_id(request, "workflow_id", "wf"))
+    hold = await gateway.reads.legal_hold(caller.tenant, body["workflow_id"])
+    return answer(shown(caller.roles, "workflow", {**body, "legal_hold": hold and hold_body(hold)}))
 
 
 async def case_body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[str, Any]:
@@ -166,7 +199,11 @@ async def case_body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[
     if told is not stored:
         view = case_view(InstanceRow.model_validate(told), view.obligations)
     body = workflow_body(view, operations, elements)
-    return {**body, "allowed_actions": await allowed_on_case(gateway, view, operations)}
+    return {
+        **body,
+        "standing": standing(operations, declarations_of(gateway, operations)),
+        "allowed_actions": await allowed_on_case(gateway, view, operations),
+    }
 
 
 async def history(request: Request) -> Response:
@@ -195,6 +232,7 @@ ROUTES: Final[list[LeanRoute]] = [
         answers={200: ("A page of cases", WorkflowList)},
         parameters=(
             query_parameter("status", "Only this status.", {"type": "string", "enum": _STATUSES}),
+            query_parameter("open", "Only cases that go on, or only those that are over.", {"type": "boolean"}),
             query_parameter("definition", "Only this definition."),
             query_parameter("object", "Only this business object."),
             query_parameter("owner", "Only what this owner owes."),

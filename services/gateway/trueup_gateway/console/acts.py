@@ -1,24 +1,13 @@
-"""Acts: what a person may do now, as forms; and what a form asks for, as one call of the contract under its own key.
+"""Acts: what a person may do now, as forms, and why not the rest. What a form asks for is in `asking`."""
 
-Each form carries the Idempotency-Key that was made when its page was: sent twice, it happens once.
-"""
-
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote
 
-import orjson
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-
-from trueup_gateway.console.contract import Answered
-from trueup_gateway.console.door import PREFIX
-from trueup_gateway.console.forms import Form, NotOurs, session_form
-from trueup_gateway.console.view import View, refused_page, view_of
+from trueup_gateway.console.view import View
 from trueup_gateway.core import roles
-from trueup_gateway.core.refusal import Refused
-from trueup_gateway.core.strict_json import Malformed, parse
 
 
 @dataclass(frozen=True)
@@ -69,6 +58,71 @@ def offers_for_exception(
     return sorted(offers, key=lambda offer: first.index(offer.action) if offer.action in first else len(first))
 
 
+def why_not_for_exception(
+    view: View, item: Mapping[str, Any], case: Mapping[str, Any], row: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """The acts on an exception that its state does not admit, each with the reason: a key for words."""
+    if not view.may(roles.OPERATE) or item.get("status") != "open":
+        return []
+    allowed = item.get("allowed_actions") or []
+    return [(action, why_not(action, item, case, row)) for action in OF_EXCEPTIONS if action not in allowed]
+
+
+def why_not_for_case(view: View, case: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same of a case."""
+    if not view.may(roles.OPERATE) or case.get("closed_at"):
+        return []
+    allowed = case.get("allowed_actions") or []
+    return [(action, why_not_of_case(action, case)) for action in OF_CASES if action not in allowed]
+
+
+OF_EXCEPTIONS: Final = ("RETRY", "RECONCILE", "REDRIVE", "REPAIR", "COMPENSATE", "SETTLE", "MARK_RESOLVED")
+OF_CASES: Final = ("PAUSE", "RESUME", "CANCEL", "COMPENSATE", "TAKE_OVER", "HAND_BACK", "MARK_RESOLVED")
+_KNOWS_NOTHING: Final = frozenset({"OUTCOME_UNKNOWN", "ORPHAN_SUSPECTED", "RECONCILING"})
+_PERSONS: Final = frozenset({"FAILED", "CONFLICT", "DEAD_LETTERED", "NEEDS_REVIEW"})
+_HELD: Final = frozenset({"PAUSED", "HUMAN_TAKEOVER"})
+
+
+def why_not(action: str, item: Mapping[str, Any], case: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Why an act is not offered. What the facts shown do not tell is told as the state alone."""
+    state, kind = str(row.get("state") or ""), str(item.get("kind") or "")
+    if kind == "state_drift":
+        return "drift"
+    if kind.startswith("quarantined"):
+        return "quarantined"
+    if not row:
+        return "no_command"
+    if state in _KNOWS_NOTHING:
+        return "unknown"
+    if state not in _PERSONS:
+        return "under_way" if not row.get("completed_at") else "ended"
+    touched = any(one.get("sent") for one in row.get("attempts") or ())
+    reasons = {
+        "RETRY": "touched" if touched else "state",
+        "RECONCILE": "state" if touched else "untouched",
+        "REDRIVE": "conflict" if state == "CONFLICT" else "state",
+        "COMPENSATE": "state" if row.get("compensates") else "pivot" if case.get("pivot") == "passed" else "whole_case",
+    }
+    return reasons.get(action, "state")
+
+
+def why_not_of_case(action: str, case: Mapping[str, Any]) -> str:
+    status = str(case.get("status") or "")
+    if case.get("definition") == "command":
+        return "single"
+    if action in {"COMPENSATE", "CANCEL"} and case.get("pivot") in {"passed", "unknown"}:
+        return "pivot" if case.get("pivot") == "passed" else "pivot_unknown"
+    reasons = {
+        "PAUSE": "held" if status in _HELD else "state",
+        "TAKE_OVER": "held" if status == "HUMAN_TAKEOVER" else "state",
+        "RESUME": "state" if status in _HELD else "goes_on",
+        "HAND_BACK": "state" if status == "HUMAN_TAKEOVER" else "goes_on",
+        "MARK_RESOLVED": "state" if status == "HUMAN_TAKEOVER" else "goes_on",
+        "COMPENSATE": "state" if status == "HUMAN_TAKEOVER" else "goes_on",
+    }
+    return reasons.get(action, "state")
+
+
 def offers_for_case(view: View, case: Mapping[str, Any]) -> list[Offer]:
     """What may be done with a case now."""
     return _offers(view, "workflow", str(case["workflow_id"]), case.get("allowed_actions"), case, {})
@@ -101,6 +155,10 @@ def _offer(action: str, kind: str, name: str, case: Mapping[str, Any], row: Mapp
 def _effects(case: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     if row:
         return ((str(row["command_id"]), str(row.get("command_type") or row["command_id"])),)
+    standing = case.get("standing")
+    if isinstance(standing, list):  # as the contract will ask about them: every one of these, and no other
+        named = {step.get("command_id"): step.get("command_type") or step["id"] for step in case.get("steps") or []}
+        return tuple((str(name), str(named.get(name) or name)) for name in standing)
     return tuple(
         (str(step["command_id"]), str(step.get("command_type") or step["id"]))
         for step in case.get("steps") or []
@@ -114,7 +172,7 @@ def _effects(case: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[tuple[str
 def _observations(case: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (
-            orjson.dumps({name: item.get(name) for name in ("system", "resource", "element")}).decode(),
+            json.dumps({name: item.get(name) for name in ("system", "resource", "element")}),  # ASCII: as it is
             f"{item.get('element')} · {item.get('resource')}",
         )
         for item in case.get("vector") or []
@@ -147,203 +205,3 @@ async def outcome(view: View) -> dict[str, Any]:
     if not name or not name.startswith("opc_"):
         return {}
     return (await view.contract.get(f"/v1/operator-commands/{quote(name, safe='')}")).object
-
-
-# Forms
-
-
-def back_of(form: Form, otherwise: str) -> str:
-    """The page to go back to: one of the console's own, whatever the form says."""
-    wanted = form.text("back", 500)
-    parts = urlsplit(wanted)
-    fits = wanted.startswith(f"{PREFIX}/") and not parts.scheme and not parts.netloc
-    if not fits or any(ord(character) < 33 or character == "\\" for character in wanted):
-        return otherwise
-    return parts.path
-
-
-def sent_back(place: str, **query: str | None) -> Response:
-    """See the page again, with what was done."""
-    told = urlencode({name: value for name, value in query.items() if value})
-    return RedirectResponse(f"{place}?{told}" if told else place, 303)
-
-
-def closed_door(view: View) -> Response:
-    """The answer to a form that is not ours."""
-    body = {
-        "title": view.words("form.foreign.title"),
-        "detail": view.words("form.foreign.detail"),
-        "status": 403,
-        "type": "/problems/forbidden",
-    }
-    return refused_page(view, Answered(403, {}, body), f"{PREFIX}/exceptions")
-
-
-async def act(request: Request) -> Response:
-    """Ask for an operator command, exactly as `POST /v1/operator-commands` would."""
-    view = view_of(request)
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    back = back_of(form, f"{PREFIX}/exceptions")
-    try:
-        body = _command(form)
-    except Refused as refused:
-        return refused_page(view, _unreadable(refused), back)
-    answered = await view.contract.post("/v1/operator-commands", body, form.text("key", 200))
-    if not answered.done:
-        return refused_page(view, answered, back)
-    if body["params"].get("dry_run"):
-        return view.page("resume_preview.html", preview=answered.object, asked=body, back=back)
-    return sent_back(back, did=str(answered.object.get("operator_command_id") or ""))
-
-
-def _command(form: Form) -> dict[str, Any]:
-    """The body of the operator command that a form asks for. Raises Refused."""
-    evidence = [{"kind": "note", "text": line} for line in form.text("evidence", 8000).splitlines() if line.strip()]
-    return {
-        "action": form.text("action", 40),
-        "target": {"kind": form.text("target_kind", 40), "id": form.text("target_id", 100)},
-        "reason": form.text("reason", 2000),
-        "evidence": evidence[:50],
-        "params": _params(form),
-    }
-
-
-def _params(form: Form) -> dict[str, Any]:
-    """What the act takes beside: only what was filled in. Raises Refused."""
-    params: dict[str, Any] = {
-        name: value
-        for name in ("finding", "from_step", "owner", "external_resource_id")
-        if (value := form.text(name, 300))
-    }
-    params.update({name: True for name in ("dry_run", "stop") if form.text(name, 5)})
-    for name in ("receipt", "observation"):
-        if text := form.text(name, 20_000):
-            try:
-                params[name] = parse(text.encode())
-            except Malformed as error:
-                raise Refused("payload-invalid", f"The field {name} is not JSON: {error}.") from None
-    became = [{"effect": effect, "became": text} for effect, text in form.named("became:", 2000) if text]
-    if became and params.get("finding", "CLOSE") == "CLOSE" and "observation" not in params:
-        params["disposition"] = became
-    return params
-
-
-def _unreadable(refused: Refused) -> Answered:
-    body = {"title": refused.problem.title, "detail": refused.detail, "status": refused.problem.status}
-    return Answered(refused.problem.status, {}, {**body, "type": f"/problems/{refused.problem.slug}"})
-
-
-async def decide(request: Request) -> Response:
-    """Answer an approval for exactly the hash that its page showed."""
-    view = view_of(request)
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    name = str(request.path_params["approval_id"])
-    place = f"{PREFIX}/approvals/{quote(name, safe='')}"
-    body = {
-        "decision": form.text("decision", 20),
-        "nonce": form.text("nonce", 300),
-        "content_sha256": form.text("content_sha256", 100),
-        "reason": form.text("reason", 2000) or None,
-    }
-    path = f"/v1/approvals/{quote(name, safe='')}/decision"
-    answered = await view.contract.post(path, body, form.text("key", 200))
-    return sent_back(place, decided="yes") if answered.done else refused_page(view, answered, place)
-
-
-def _scope(form: Form) -> dict[str, Any]:
-    """The scope that a form names; what is empty is covered."""
-    version = form.text("version", 10)
-    named = {name: form.text(name, 200) or None for name in ("system", "command_type", "definition")}
-    number = int(version) if version.isascii() and version.isdigit() else None
-    return {**named, "version": number, "compensation": bool(form.text("compensation"))}
-
-
-async def freeze(request: Request) -> Response:
-    """Freeze a scope."""
-
-    def body(form: Form) -> dict[str, Any]:
-        until = form.text("expires_at", 40)
-        moment = f"{until}:00Z" if len(until) == 16 else until or None
-        return {"scope": _scope(form), "reason": form.text("reason", 2000), "expires_at": moment}
-
-    return await _control(request, "/v1/controls/freezes", body)
-
-
-async def break_glass(request: Request) -> Response:
-    """Let a scope through every freeze for some minutes."""
-
-    def body(form: Form) -> dict[str, Any]:
-        minutes = form.text("minutes", 6)
-        number = int(minutes) if minutes.isascii() and minutes.isdigit() else 0
-        return {"scope": _scope(form), "reason": form.text("reason", 2000), "minutes": number}
-
-    return await _control(request, "/v1/controls/break-glass", body)
-
-
-async def _control(request: Request, path: str, body: Callable[[Form], dict[str, Any]]) -> Response:
-    view, place = view_of(request), f"{PREFIX}/freezes"
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    answered = await view.contract.post(path, body(form), form.text("key", 200))
-    return sent_back(place) if answered.done else refused_page(view, answered, place)
-
-
-async def lift(request: Request) -> Response:
-    """Lift one freeze."""
-    view = view_of(request)
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    place = f"{PREFIX}/freezes"
-    name = quote(str(request.path_params["freeze_id"]), safe="")
-    answered = await view.contract.delete(f"/v1/controls/freezes/{name}", form.text("key", 200))
-    return sent_back(place) if answered.done else refused_page(view, answered, place)
-
-
-async def batch(request: Request) -> Response:
-    """Ask for a batch: always a preview first, with the selection frozen."""
-    view = view_of(request)
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    rate = form.text("rate_per_second", 10)
-    chosen = {name: form.text(name, 200) for name in ("kind", "owner", "cause", "system")}
-    body = {
-        "action": form.text("action", 40),
-        "filter": {name: value for name, value in chosen.items() if value},
-        "rate_per_second": float(rate) if rate.replace(".", "", 1).isdigit() else 1.0,
-        "reason": form.text("reason", 2000),
-        "dry_run": True,
-    }
-    answered = await view.contract.post("/v1/operator-batches", body, form.text("key", 200))
-    if not answered.done:
-        return refused_page(view, answered, f"{PREFIX}/batches")
-    name = quote(str(answered.object.get("batch_id") or ""), safe="")
-    return sent_back(f"{PREFIX}/batches/{name}" if name else f"{PREFIX}/batches")
-
-
-async def steer_batch(request: Request) -> Response:
-    """Start, pause or stop a batch."""
-    view = view_of(request)
-    try:
-        form = await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
-    name = quote(str(request.path_params["batch_id"]), safe="")
-    place = f"{PREFIX}/batches/{name}"
-    verb = form.text("verb", 10)
-    if verb not in {"start", "pause", "stop"}:
-        return closed_door(view)
-    body = {"reason": form.text("reason", 2000)} if form.text("reason") else {}
-    answered = await view.contract.post(f"/v1/operator-batches/{name}/{verb}", body, form.text("key", 200))
-    return sent_back(place) if answered.done else refused_page(view, answered, place)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Final
 
 WIDTH: Final = 240
@@ -34,7 +35,7 @@ def line(values: Sequence[float | None], target: float | None = None) -> Line | 
     bounds = [*known, *([target] if target is not None else [])]
     low, high = min(bounds), max(bounds)
     if high - low < 1e-9:
-        low, high = low - 0.005, high + 0.005
+        low, high = max(0.0, low - 0.01), min(1.0, high + 0.01) if high <= 1 else high + 0.01
     step = (WIDTH - 2 * PADDING) / max(len(kept) - 1, 1)
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(kept):
@@ -94,11 +95,22 @@ def budget(level: Mapping[str, Any]) -> tuple[float, str]:
     return round(max(0.0, min(1.0, left)) * 100, 1), tone
 
 
-def burns(level: Mapping[str, Any]) -> list[tuple[int, str, str]]:
-    """The burn rates by window: seconds, rate, and how it looks."""
+BURN_WIDE: Final = 15.0
+"""The rate that fills a bar."""
+
+
+def burn_width(rate: float) -> float:
+    """How long the bar of a burn rate is, of a hundred: by its root, so that 1 and 14 can both be told apart from 0."""
+    return round(100 * sqrt(min(1.0, max(0.0, rate) / BURN_WIDE)), 1)
+
+
+def burns(level: Mapping[str, Any]) -> list[tuple[int, str, str, float]]:
+    """The burn rates by window: seconds, rate, how it looks, and the length of its bar."""
     found = []
     for item in level.get("burn_rates") or []:
         rate = _number(item.get("rate")) or 0.0
         tone = "bad" if rate > 6 else "care" if rate > FAST else "good"
-        found.append((int(item.get("window_seconds") or 0), f"{rate:.1f}".rstrip("0").rstrip("."), tone))
+        found.append(
+            (int(item.get("window_seconds") or 0), f"{rate:.1f}".rstrip("0").rstrip("."), tone, burn_width(rate))
+        )
     return found

@@ -7,17 +7,41 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 
 from trueup_gateway.api.http import read_bytes
-from trueup_gateway.console.sessions import comes_from_here, form_token_holds
-from trueup_gateway.console.view import View
+from trueup_gateway.console.sessions import Session, comes_from_here, form_token_holds
 from trueup_gateway.core.refusal import Refused
 
 FIELDS_MAX: Final = 60
 BYTES_MAX: Final = 64 * 1024
+TYPED_MAX: Final = 4000
+BECAME: Final = "became:"
+TYPED: Final = (
+    "reason",
+    "finding",
+    "evidence",
+    "receipt",
+    "external_resource_id",
+    "owner",
+    "from_step",
+    "system",
+    "command_type",
+    "definition",
+    "expires_at",
+    "minutes",
+    "rate_per_second",
+    "kind",
+    "cause",
+)
+"""Fields that people fill in."""
 _KIND: Final = "application/x-www-form-urlencoded"
 
 
 class NotOurs(Exception):
-    """A form that no page of this session made."""
+    """A form that no page of this session made. `form` is there where it came from a page of ours all the same: of a
+    session that is over, or of an earlier one of this browser."""
+
+    def __init__(self, form: "Form | None" = None) -> None:
+        super().__init__()
+        self.form = form
 
 
 class Form:
@@ -34,6 +58,11 @@ class Form:
     def named(self, prefix: str, most: int = 4000) -> list[tuple[str, str]]:
         """The fields whose names begin so, each with the rest of its name."""
         return [(name.removeprefix(prefix), self.text(name, most)) for name in self._fields if name.startswith(prefix)]
+
+    def typed(self) -> list[tuple[str, str]]:
+        """What a person wrote or chose: the fields with something in them that no page fills in by itself."""
+        named = [name for name in self._fields if name in TYPED or name.startswith(BECAME)]
+        return [(name, text) for name in named if (text := self.text(name, TYPED_MAX))]
 
     def all(self, name: str) -> list[str]:
         """Every value of a field."""
@@ -53,9 +82,10 @@ async def read_form(request: Request) -> Form:
     return Form(fields)
 
 
-async def session_form(request: Request, view: View) -> Form:
-    """The fields of a form that a page of this very session made. Raises NotOurs."""
+async def form_of(request: Request, session: Session | None) -> Form:
+    """The fields of a form that a page of this very session made. Raises NotOurs, with the form where only the session
+    is another or over."""
     form = await read_form(request)
-    if view.session is None or not form_token_holds(request, view.session, form.text("form_token", 128)):
-        raise NotOurs
+    if session is None or not form_token_holds(request, session, form.text("form_token", 128)):
+        raise NotOurs(form)
     return form

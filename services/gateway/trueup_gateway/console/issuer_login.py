@@ -20,7 +20,7 @@ from trueup_common.runtime.clock import real_now
 from trueup_gateway.api.gateway import gateway_of
 from trueup_gateway.console.door import PREFIX
 from trueup_gateway.console.login import login_page, own_place
-from trueup_gateway.console.sessions import cookie_name, drop_cookie, log_in, put_cookie, seal_of
+from trueup_gateway.console.sessions import cookie_name, drop_cookie, log_in, log_out, put_cookie, seal_of
 from trueup_gateway.console.view import view_of
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.issuers import FETCH_SECONDS_MAX, Description, IssuerAway, client
@@ -80,7 +80,9 @@ async def finish(request: Request) -> Response:
     try:
         token = await _token(request, kept)
         response: Response = RedirectResponse(own_place(str(kept.get("next") or "")), 303)
-        log_in(request, response, token, "oidc")
+        if view.session is not None:
+            await log_out(request, response, view.session)
+        await log_in(request, response, token, "oidc")
     except (LoginFailed, IssuerAway, Refused) as failed:
         log.warning("login refused", extra={"reason": str(failed)})
         response = login_page(view, 403, [view.words("login.failed")])

@@ -8,18 +8,26 @@ from urllib.parse import quote
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from trueup_common.runtime.clock import monotonic
+from trueup_common.runtime.ports import StoreBusy
 from trueup_gateway.api.streams import EventStream
+from trueup_gateway.console.sessions import is_open
 from trueup_gateway.console.view import View, view_of
 
 POLL_SECONDS: Final = 2.0
+LOOKS_PER_SECOND_MAX: Final = 25.0
+"""Of one replica: the more pages are open, the rarer each looks, so what all of them cost stays the same."""
 HEARTBEAT_SECONDS: Final = 15.0
 STREAM_SECONDS_MAX: Final = 1800.0
-OPEN_MAX: Final = 100
-OPEN_OF_ONE_MAX: Final = 10
+SESSION_SECONDS: Final = 5.0
+"""How long a stream may outlive the session that it was opened in."""
+OPEN_MAX: Final = 500
+OPEN_OF_ONE_MAX: Final = 8
+"""It takes more than sixty people to fill a replica; who finds no place looks again by themselves, as the page does."""
+RETRY_SECONDS: Final = 15
 _open: dict[str, int] = {}
 
 Mark = Callable[[View], Awaitable[bytes | None]]
@@ -27,7 +35,7 @@ Mark = Callable[[View], Awaitable[bytes | None]]
 
 
 class _Passed(Response):
-    """A stream of the contract, passed through under the person's own token."""
+    """A stream of the contract, passed through under the person's own token, and no longer than their session."""
 
     def __init__(self, view: View, path: str) -> None:
         super().__init__()
@@ -35,7 +43,25 @@ class _Passed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass it through."""
-        await self._view.contract.follow(self._path, self._view.request.headers.get("last-event-id"), receive, send)
+
+        async def received() -> Message:
+            while True:
+                try:
+                    async with asyncio.timeout(SESSION_SECONDS):
+                        return await receive()
+                except TimeoutError:
+                    if not await _is_in(self._view):
+                        return {"type": "http.disconnect"}
+
+        await self._view.contract.follow(self._path, self._view.request.headers.get("last-event-id"), received, send)
+
+
+async def _is_in(view: View) -> bool:
+    """True while the session that this view was made for is open; a store that is away for a moment ends nothing."""
+    try:
+        return view.session is not None and await is_open(view.gateway, view.session)
+    except StoreBusy:
+        return True
 
 
 async def case(request: Request) -> Response:
@@ -67,12 +93,18 @@ def _followed(view: View, mark: Mark) -> Response:
     if view.session is None:
         return Response(status_code=401)
     who = f"{view.session.caller.tenant}/{view.session.caller.subject}"
-    if sum(_open.values()) >= OPEN_MAX or _open.get(who, 0) >= OPEN_OF_ONE_MAX:
-        return Response(status_code=429, headers={"Retry-After": "5"})
+    if sum(_open.values()) >= OPEN_MAX:
+        return _no_place("This replica has too many pages open.", 503)
+    if _open.get(who, 0) >= OPEN_OF_ONE_MAX:
+        return _no_place("You have too many pages open.", 429)
     place = ExitStack()
     _open[who] = _open.get(who, 0) + 1
     place.callback(_give_back, who)
     return EventStream(_moved(view, mark), place)
+
+
+def _no_place(why: str, status: int) -> Response:
+    return PlainTextResponse(f"{why} It looks again by itself.\n", status, {"Retry-After": str(RETRY_SECONDS)})
 
 
 def _give_back(who: str) -> None:
@@ -81,15 +113,20 @@ def _give_back(who: str) -> None:
         del _open[who]
 
 
+def pause_seconds() -> float:
+    """How long each open page waits before it looks again."""
+    return max(POLL_SECONDS, sum(_open.values()) / LOOKS_PER_SECOND_MAX)
+
+
 async def _moved(view: View, look: Mark) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
     shown, told = await look(view), monotonic()
     end = monotonic() + STREAM_SECONDS_MAX
     while monotonic() < end and not view.gateway.watch.dismissed:
-        await asyncio.sleep(POLL_SECONDS)
-        mark = await look(view)
+        await asyncio.sleep(pause_seconds())
+        mark = await look(view) if await _is_in(view) else None
         if mark is None:
-            return  # the token is not good any more: the page learns it when it asks again
+            return  # logged out, or the token is not good any more: the page learns it when it asks again
         if mark != shown:
             shown, told = mark, monotonic()
             yield b"event: moved\ndata: {}\n\n"

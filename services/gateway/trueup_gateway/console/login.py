@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from trueup_gateway.console.acts import closed_door
+from trueup_gateway.console.asking import closed_door
 from trueup_gateway.console.door import PREFIX
-from trueup_gateway.console.forms import NotOurs, read_form, session_form
-from trueup_gateway.console.sessions import drop_cookie, is_secure, log_in
+from trueup_gateway.console.forms import NotOurs, form_of, read_form
+from trueup_gateway.console.sessions import is_secure, log_in, log_out
 from trueup_gateway.console.view import LANGUAGE_COOKIE, THEME_COOKIE, THEMES, View, view_of
 from trueup_gateway.console.words import LANGUAGES
 from trueup_gateway.core.refusal import Refused
@@ -73,21 +73,25 @@ async def enter(request: Request) -> Response:
         return login_page(view, 422, told, name=name, tenant=tenant, roles=chosen, scopes=" ".join(scopes))
     response = RedirectResponse(own_place(form.text("next", 1000)), 303)
     try:
-        log_in(request, response, str(answered.object.get("access_token")), "development")
+        if view.session is not None:
+            await log_out(request, response, view.session)
+        await log_in(request, response, str(answered.object.get("access_token")), "development")
     except Refused as refused:
         return login_page(view, 422, [refused.detail], name=name, tenant=tenant, roles=chosen)
     return response
 
 
 async def leave(request: Request) -> Response:
-    """Log out."""
+    """Log out: the session ends here and at every replica. Who is out already stays out."""
     view = view_of(request)
-    try:
-        await session_form(request, view)
-    except NotOurs:
-        return closed_door(view)
     response = RedirectResponse(f"{PREFIX}/login", 303)
-    drop_cookie(request, response)
+    if view.session is None:
+        return response
+    try:
+        await form_of(request, view.session)
+    except NotOurs as foreign:
+        return closed_door(view, foreign.form)
+    await log_out(request, response, view.session)
     return response
 
 
@@ -101,13 +105,18 @@ async def prefer(request: Request) -> Response:
     response = RedirectResponse(own_place(form.text("back", 1000)), 303)
     for cookie, field, allowed in ((LANGUAGE_COOKIE, "language", LANGUAGES), (THEME_COOKIE, "theme", THEMES)):
         if (value := form.text(field, 10)) in allowed:
-            response.set_cookie(
-                cookie,
-                value,
-                max_age=_YEAR_SECONDS,
-                path=PREFIX,
-                secure=is_secure(request),
-                httponly=True,
-                samesite="lax",
-            )
+            keep_preference(request, response, cookie, value)
     return response
+
+
+def keep_preference(request: Request, response: Response, cookie: str, value: str) -> None:
+    """Remember what a person prefers, for a year."""
+    response.set_cookie(
+        cookie,
+        value,
+        max_age=_YEAR_SECONDS,
+        path=PREFIX,
+        secure=is_secure(request),
+        httponly=True,
+        samesite="lax",
+    )

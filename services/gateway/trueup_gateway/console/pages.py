@@ -5,15 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from trueup_gateway.console import acts
 from trueup_gateway.console.timeline import entries_of
 from trueup_gateway.console.view import View, need
+from trueup_gateway.core import roles
 from trueup_gateway.core.ten_questions import replies
 
 LIST_LIMIT: Final = 100
-TIMELINE_MAX: Final = 80
+TIMELINE_MAX: Final = 100
+LINEAGE_MAX: Final = 10
+INCIDENTS_MAX: Final = 5
 COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("open_incidents", "incidents", "bad"),
     ("dead_letters", "exceptions?kind=dead_letter", "bad"),
@@ -70,10 +73,13 @@ def further_page(view: View, cursor: object) -> str | None:
 
 async def exceptions(view: View) -> Response:
     """What is open: the counters with the oldest age, then the list by deadline."""
+    if not view.may(roles.READ_TENANT) and view.first_place is not None:
+        return RedirectResponse(view.first_place, 303)  # who only approves, or only freezes, begins there
     status = "closed" if view.asked("status") == "closed" else "open"
     filters = {name: view.asked(name) for name in ("kind", "owner", "cause")}
-    summary, listed = await asyncio.gather(
+    summary, incidents, listed = await asyncio.gather(
         view.contract.get("/v1/exceptions/summary"),
+        view.contract.get("/v1/incidents", status="open", limit=INCIDENTS_MAX),
         view.contract.get(
             "/v1/exceptions",
             status=status,
@@ -87,6 +93,7 @@ async def exceptions(view: View) -> Response:
     return view.page(
         "exceptions.html",
         summary=summary.object,
+        incidents=incidents.items,
         counters=COUNTERS,
         further=FURTHER,
         items=listed.items,
@@ -128,8 +135,10 @@ async def exception(view: View) -> Response:
         events=events,
         lineage=lineage,
         questions=replies(row, case, case.get("vector") or []) if row else [],
-        vector=_of_command(case.get("vector") or [], row) if row else case.get("vector") or [],
+        vector=await _vector(view, case, row),
         offers=acts.offers_for_exception(view, found, case, row),
+        reasons=acts.why_not_for_exception(view, found, case, row),
+        **_around_timeline(view, events),
         did=await acts.outcome(view),
     )
 
@@ -153,13 +162,28 @@ async def _around(
 
 
 async def _history(view: View, case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The newest events of a case, told for a timeline."""
+    """Some events of a case, told for a timeline: the newest, or those before the one that the address names."""
     if not case:
         return []
     last = int((case.get("cost") or {}).get("transitions") or 0)
+    before = view.asked("before", 18) or ""
+    if before.isascii() and before.isdigit():
+        last = min(last, int(before) - 1)
     path = f"/v1/workflows/{_part(case['workflow_id'])}/history"
-    answered = await view.contract.get(path, after_seq=max(0, last - TIMELINE_MAX), limit=TIMELINE_MAX)
+    first = max(0, last - TIMELINE_MAX)
+    answered = await view.contract.get(path, after_seq=first, limit=max(1, min(TIMELINE_MAX, last - first)))
     return entries_of(answered.items)
+
+
+def _around_timeline(view: View, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the facts before these are to be read, and where the newest ones."""
+    last: Mapping[str, Any] = events[-1] if events else {"seq": 1}
+    oldest = int((last["fold"][-1] if "fold" in last else last)["seq"])
+    path = view.request.url.path
+    return {
+        "earlier": f"{path}?before={oldest}#timeline" if oldest > 1 else None,
+        "later": f"{path}#timeline" if view.asked("before", 18) else None,
+    }
 
 
 async def _asked(view: View, *names: object) -> list[dict[str, Any]]:
@@ -172,26 +196,67 @@ async def _asked(view: View, *names: object) -> list[dict[str, Any]]:
 
 
 async def _lineage(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The commands that this one supersedes, oldest last; an edited or repaired command is shown with them."""
+    """This command with those that it supersedes and those that supersede it, the newest first."""
+    if not row:
+        return []
+    older, newer = await asyncio.gather(_along(view, row, "supersedes"), _along(view, row, "superseded_by"))
+    return [*reversed(newer), dict(row), *older]
+
+
+async def _along(view: View, row: Mapping[str, Any], way: str) -> list[dict[str, Any]]:
+    """The chain from a command one way; what another tenant has, or what leads back, ends it."""
     found: list[dict[str, Any]] = []
-    older = row.get("supersedes")
-    while older and len(found) < 10:
-        before = (await view.contract.get(f"/v1/commands/{_part(older)}")).object
-        if not before or any(item["command_id"] == before["command_id"] for item in found):
+    seen, name = {row.get("command_id")}, row.get(way)
+    while name and name not in seen and len(found) < LINEAGE_MAX:
+        one = (await view.contract.get(f"/v1/commands/{_part(name)}")).object
+        if not one:
             break
-        found.append(before)
-        older = before.get("supersedes")
+        found.append(one)
+        seen.add(name)
+        name = one.get(way)
     return found
 
 
-def _of_command(vector: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    own = [item for item in vector if item.get("command_id") == row.get("command_id")]
-    return own or list(vector)
+async def _vector(
+    view: View, case: Mapping[str, Any], row: Mapping[str, Any], *, alone: bool = False
+) -> list[Mapping[str, Any]]:
+    """The elements that a command established, or else those of its whole case. Of a taking back that did not succeed:
+    what should be gone and may still stand."""
+    every = case.get("vector") or []
+    if not row:
+        return every
+    if row.get("compensates") and row.get("state") != "SUCCESS":
+        return await _standing(view, str(row["compensates"]))
+    own = [item for item in every if item.get("command_id") == row.get("command_id")]
+    return own if own or alone else every
+
+
+async def _standing(view: View, command_id: str) -> list[Mapping[str, Any]]:
+    undone = (await view.contract.get(f"/v1/commands/{_part(command_id)}")).object
+    recorded, observed = undone.get("recorded_state") or {}, undone.get("observed_state") or {}
+    resource = (undone.get("receipt") or {}).get("resource") or undone.get("target_resource")
+    return [
+        {
+            "element": name,
+            "system": undone.get("target_system"),
+            "resource": resource,
+            "gone": True,
+            "desired": None,
+            "recorded": value,
+            "observed": observed.get(name),
+            "phase": "UNKNOWN",
+            "reason": None,
+            "observed_at": undone.get("completed_at"),
+            "next_visit_at": None,
+        }
+        for name, value in recorded.items()
+    ]
 
 
 async def cases(view: View) -> Response:
     """Cases, newest first; by default those that are open."""
     status = view.asked("status")
+    every = status == "all"
     wanted = {"status": status if status in STATUSES else None, "object": view.asked("object")}
     overdue = True if view.asked("overdue") == "true" else None
     listed = await view.contract.get(
@@ -201,6 +266,7 @@ async def cases(view: View) -> Response:
         definition=view.asked("definition"),
         owner=view.asked("owner"),
         overdue=overdue,
+        open=None if every or any(wanted.values()) else True,
         **wanted,
     )
     need(listed)
@@ -208,6 +274,7 @@ async def cases(view: View) -> Response:
         "cases.html",
         items=listed.items,
         next_page=further_page(view, listed.object.get("next_cursor")),
+        every=every,
         filters={**wanted, "definition": view.asked("definition"), "owner": view.asked("owner"), "overdue": overdue},
         statuses=STATUSES,
     )
@@ -222,7 +289,7 @@ async def case(view: View) -> Response:
     answered, events, exceptions_of, approvals_of = await asyncio.gather(
         asyncio.gather(*(view.contract.get(f"/v1/commands/{_part(name)}") for name in dict.fromkeys(commands[:40]))),
         _history(view, found),
-        _exceptions_of(view, workflow_id) if not found.get("closed_at") else _none(),
+        _exceptions_of(view, workflow_id),
         view.contract.get("/v1/approvals", workflow_id=workflow_id, limit=20),
     )
     rows = [item.object for item in answered if item.object]
@@ -241,6 +308,9 @@ async def case(view: View) -> Response:
         approvals=approvals_of.items,
         decisions=decisions,
         offers=acts.offers_for_case(view, found),
+        reasons=acts.why_not_for_case(view, found),
+        drifted=[item["element"] for item in vector if item.get("phase") == "DRIFT"],
+        **_around_timeline(view, events),
         did=await acts.outcome(view),
     )
 
@@ -250,8 +320,8 @@ async def _none() -> list[dict[str, Any]]:
 
 
 async def _exceptions_of(view: View, workflow_id: str) -> list[dict[str, Any]]:
-    listed = await view.contract.get("/v1/exceptions", status="open", limit=200)
-    return [item for item in listed.items if item.get("workflow_id") == workflow_id]
+    asked = {"status": "open", "order": "deadline", "workflow_id": workflow_id, "limit": 50}
+    return (await view.contract.get("/v1/exceptions", **asked)).items
 
 
 async def _decisions(view: View, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -286,8 +356,9 @@ async def command(view: View) -> Response:
         capability=capability,
         events=events,
         lineage=await _lineage(view, row),
+        **_around_timeline(view, events),
         questions=replies(row, case_of, case_of.get("vector") or []),
-        vector=[item for item in case_of.get("vector") or [] if item.get("command_id") == row["command_id"]],
+        vector=await _vector(view, case_of, row, alone=True),
     )
 
 

@@ -16,6 +16,13 @@ from trueup_gateway.core import roles
 
 DIFF_LINES_MAX: Final = 400
 MEMBERS_MAX: Final = 200
+URGENCY: Final[Mapping[str, int]] = {
+    name: place
+    for place, name in enumerate(("WAITING_APPROVAL", "FAILED", "ESCALATED", "EXECUTING", "VERIFYING", "PLANNED"))
+}
+"""Repairs as they call for a person: who waits for one stands first."""
+PAYLOADS_MAX: Final = 3
+LONG_MIN: Final = 200
 
 
 async def approvals(view: View) -> Response:
@@ -25,7 +32,7 @@ async def approvals(view: View) -> Response:
     chosen = status if status in known else "pending"
     listed = await view.contract.get("/v1/approvals", status=chosen, limit=LIST_LIMIT, cursor=view.asked("cursor", 400))
     need(listed)
-    items = listed.items
+    items = [_readable_approval(item) for item in listed.items]
     if chosen == "pending":
         items = sorted(items, key=lambda item: str(item.get("expires_at")))
     return view.page(
@@ -40,10 +47,11 @@ async def approvals(view: View) -> Response:
 async def approval(view: View) -> Response:
     """What exactly is to be approved, with its hash, and what stood there before."""
     name = quote(str(view.request.path_params["approval_id"]), safe="")
-    found = need(await view.contract.get(f"/v1/approvals/{name}"))
+    found = _readable_approval(need(await view.contract.get(f"/v1/approvals/{name}")))
     case: Mapping[str, Any] = {}
     if found.get("workflow_id"):
         case = (await view.contract.get(f"/v1/workflows/{quote(str(found['workflow_id']), safe='')}")).object
+    payloads = await _payloads(view, case)
     caller = view.session.caller if view.session is not None else None
     summary = found.get("summary") or {}
     content, before = _content(summary), _before(summary)
@@ -51,12 +59,39 @@ async def approval(view: View) -> Response:
         "approval.html",
         item=found,
         case=case,
+        payloads=payloads,
         content=content,
         difference=difference(before, content) if before is not None and content is not None else [],
         may_answer=view.may(roles.APPROVE) and found.get("status") == "pending",
         own=caller is not None and found.get("requested_by") == caller.subject,
         decided=view.asked("decided"),
     )
+
+
+def _readable_approval(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An approval as pages read it, also where its content is withheld from this person."""
+    return {**item, "summary": item.get("summary") or {}, "binds": item.get("binds") or []}
+
+
+async def _payloads(view: View, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the effects of the case sent that this person may read: who approves a text reads the text."""
+    names = [step["command_id"] for step in case.get("steps") or [] if step.get("command_id") and step.get("attempts")]
+    answered = await asyncio.gather(
+        *(view.contract.get(f"/v1/commands/{quote(str(name), safe='')}") for name in names[-8:])
+    )
+    rows = [row.object for row in answered if row.object.get("payload")]
+    told = [{"type": row["command_type"], "text": readable(row["payload"])} for row in rows]
+    return sorted(told, key=lambda item: -len(item["text"]))[:PAYLOADS_MAX]
+
+
+def readable(payload: Any) -> str:
+    """A payload as a person reads it: long texts as they stand, the rest as a document."""
+    if not isinstance(payload, Mapping):
+        return pretty(payload, 60_000)
+    long = {name: value for name, value in payload.items() if isinstance(value, str) and len(value) > LONG_MIN}
+    rest = {name: value for name, value in payload.items() if name not in long}
+    parts = [pretty(rest, 20_000) if rest else "", *(f"{name}:\n\n{value}" for name, value in long.items())]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _content(summary: Mapping[str, Any]) -> str | None:
@@ -84,9 +119,11 @@ async def repairs(view: View) -> Response:
     listed = await view.contract.get(
         "/v1/repairs", open=None if every else True, limit=LIST_LIMIT, cursor=view.asked("cursor", 400)
     )
+    open_ones = await view.contract.get("/v1/exceptions", status="open", order="deadline", limit=200)
     return view.page(
         "repairs.html",
-        items=listed.items,
+        items=sorted(listed.items, key=lambda item: URGENCY.get(str(item.get("status")), len(URGENCY))),
+        objects={item["exception_id"]: item.get("envelope") or {} for item in open_ones.items},
         there=listed.done,
         every=every,
         next_page=further_page(view, listed.object.get("next_cursor")),
@@ -146,16 +183,27 @@ async def slo(view: View) -> Response:
                 "chart": charts.of_level(item),
                 "budget": charts.budget(item),
                 "burns": charts.burns(item),
+                "hours": len(item.get("series") or ()),
                 "now": charts.percent(item.get("ratio")),
                 "promised": charts.percent(item.get("target")),
                 "left": charts.percent(item.get("error_budget_remaining")),
             }
-            for item in levels.items
+            for item in sorted(levels.items, key=_worst_first)
         ],
         figures=by_name,
         windows=windows,
         percent=charts.percent,
+        limit=charts.burn_width(charts.FAST),
     )
+
+
+def _worst_first(level: Mapping[str, Any]) -> int:
+    """What burns stands before what was missed, that before what is kept, and last what nothing came due for."""
+    if level.get("alerting"):
+        return 0
+    if not level.get("total"):
+        return 3
+    return 1 if float(level.get("ratio") or 0) < float(level.get("target") or 0) else 2
 
 
 async def freezes(view: View) -> Response:

@@ -1,11 +1,14 @@
 """Sessions: the access token sealed into a cookie that no script can read, and a form token that only its pages know.
 
-A session holds nothing on the server, so any replica serves it; it ends with its access token.
+The cookie opens nothing by itself: the session must stand in the gateway's own table, which every replica reads. To log
+out takes it away there, and a copy of the cookie is worth nothing. The token is in the cookie alone, so the table opens
+nothing either. A session ends with its access token at the latest.
 """
 
 import hashlib
 import hmac
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +24,7 @@ from starlette.responses import Response
 from trueup_common.runtime.clock import real_now
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.core.refusal import Refused
+from trueup_gateway.store.sessions import SessionRow
 from trueup_gateway.tokens import Caller, new_nonce
 
 COOKIE: Final = "trueup_console"
@@ -85,8 +89,9 @@ def cookie_name(request: Request, name: str = COOKIE) -> str:
     return f"__Host-{name}" if is_secure(request) else name
 
 
-def session_of(request: Request) -> Session | None:
-    """Who is logged in; None where nobody is, or where the token is not good any more."""
+async def session_of(request: Request) -> Session | None:
+    """Who is logged in; None where nobody is, where the token is not good any more, or where the session was ended.
+    Raises StoreBusy."""
     sealed = request.cookies.get(cookie_name(request), "")
     if not sealed:
         return None
@@ -99,20 +104,43 @@ def session_of(request: Request) -> Session | None:
         caller = gateway.verifier.caller(token, real_now())
     except Refused:
         return None
-    return Session(token, secret, caller, flow)
+    session = Session(token, secret, caller, flow)
+    return session if await is_open(gateway, session) else None
 
 
-def log_in(request: Request, response: Response, token: str, flow: str) -> None:
-    """Give the person their session. Raises Refused where the token is not good, or too large for a cookie."""
+async def is_open(gateway: Gateway, session: Session) -> bool:
+    """True until the session was ended, at this replica or at another. Raises StoreBusy."""
+    return await gateway.reads.session_is_open(session_id(session.secret))
+
+
+def session_id(secret: str) -> str:
+    """What a session is called in the table: nobody finds the secret from it."""
+    return hashlib.sha256(f"session:{secret}".encode()).hexdigest()
+
+
+async def log_in(request: Request, response: Response, token: str, flow: str) -> None:
+    """Give the person their session. Raises Refused where the token is not good, or too large for a cookie, and
+    StoreBusy."""
     gateway = gateway_of(request)
     caller = gateway.verifier.caller(token, real_now())
-    sealed = seal_of(gateway).seal({"token": token, "secret": new_nonce(), "flow": flow})
+    secret = new_nonce()
+    sealed = seal_of(gateway).seal({"token": token, "secret": secret, "flow": flow})
     if len(sealed) > COOKIE_BYTES_MAX:
         raise Refused("too-large", "The access token is too large for a session.")
+    until = datetime.fromtimestamp(caller.expires_at, UTC)
+    async with gateway.store.transaction() as tx:
+        await tx.open_session(SessionRow(session_id(secret), caller.tenant, caller.subject, until))
     seconds = max(1, caller.expires_at - int(real_now().timestamp()))
     # An issuer sends the browser back from its own site: a strict cookie would not come along on that way.
     strictness = "lax" if flow == "oidc" else "strict"
     put_cookie(request, response, COOKIE, sealed, seconds=seconds, strictness=strictness)
+
+
+async def log_out(request: Request, response: Response, session: Session) -> None:
+    """End the session, here and at every replica. Raises StoreBusy."""
+    async with gateway_of(request).store.transaction() as tx:
+        await tx.end_session(session_id(session.secret))
+    drop_cookie(request, response)
 
 
 def put_cookie(request: Request, response: Response, name: str, value: str, *, seconds: int, strictness: str) -> None:

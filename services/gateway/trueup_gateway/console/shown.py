@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,8 +13,13 @@ from trueup_gateway.console.words import Words
 
 TEXT_MAX: Final = 280
 VALUE_MAX: Final = 120
+FIELDS_MAX: Final = 6
 _HEX: Final = re.compile(r"[0-9a-f]{32,128}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LONG_ID: Final = re.compile(r"\b([a-z]{2,5}_)([0-9a-f]{20,})")
+_LONG_HEX: Final = re.compile(r"[0-9a-f]{20,}")
+_SPOKEN: Final = re.compile(r'"(?:message|detail|error|title)"\s*:\s*"((?:[^"\\]|\\.)*)')
+_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(?:[/?#][!-~]*)?")
 _SPACE: Final = re.compile(r"\s+")
 
 
@@ -44,6 +50,16 @@ def relative_time(value: object, now: datetime, words: Words) -> Markup:
     machine = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
     text = words.relative(seconds)
     return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(machine, exact(moment), text)
+
+
+def both_times(value: object, now: datetime, words: Words) -> Markup:
+    """A moment as a person says it, and beneath it by the clock: today by the hour, any other day with its date."""
+    moment = moment_of(value)
+    if moment is None:
+        return relative_time(value, now, words)
+    shape = "%H:%M UTC" if moment.date() == now.astimezone(UTC).date() else "%Y-%m-%d %H:%M UTC"
+    clock = moment.astimezone(UTC).strftime(shape)
+    return Markup('{}<small class="utc">{}</small>').format(relative_time(value, now, words), clock)
 
 
 def clock_time(value: object) -> Markup:
@@ -99,10 +115,31 @@ def spelled(value: object) -> str:
         return str(value)
 
 
+def place_mark(value: object, most: int = 64) -> Markup:
+    """A name from outside in which long numbers are shortened; the whole of it when pointed at."""
+    whole = cut(value or "–", 400)
+    named = _LONG_ID.sub(lambda found: f"{found.group(1)}…{found.group(2)[-8:]}", whole)
+    short = cut(_LONG_HEX.sub(lambda found: f"{found.group()[:8]}…", named), most)
+    if short == whole:
+        return escape(whole)
+    return Markup('<span title="{}">{}</span>').format(whole, short)
+
+
+def fields_mark(value: Mapping[str, Any]) -> Markup:
+    """A small document, a line for each of its fields."""
+    lines = Markup("").join(
+        Markup("<span><i>{}</i> {}</span>").format(cut(name, 40), place_mark(spelled(item), 40))
+        for name, item in list(value.items())[:FIELDS_MAX]
+    )
+    return Markup('<code class="value fields" title="{}">{}</code>').format(cut(spelled(value), 1500), lines)
+
+
 def value_mark(value: object, most: int = VALUE_MAX) -> Markup:
     """A value in its own type, cut; the whole of it (within reason) when pointed at."""
     if value is None or value == "":
         return Markup('<span class="none">–</span>')
+    if isinstance(value, Mapping):
+        return fields_mark(value)
     text = spelled(value)
     if _HEX.fullmatch(text):
         return hash_mark(text)
@@ -117,7 +154,7 @@ def hash_mark(value: object) -> Markup:
     text = cut(value or "", 100)
     if not text:
         return Markup('<span class="none">–</span>')
-    return Markup('<code class="hash" title="{}">{}</code>').format(text, text[:12])
+    return Markup('<code class="hash" title="{}">{}</code>').format(text, text[:10])
 
 
 def said(reason: object) -> str:
@@ -127,11 +164,36 @@ def said(reason: object) -> str:
         try:
             found = orjson.loads(text)
         except orjson.JSONDecodeError:
-            return text
+            return _spoken(text)
         for name in ("message", "detail", "error", "title"):
             if isinstance(found.get(name), str) and found[name].strip():
                 return str(found[name])
     return text
+
+
+def _spoken(text: str) -> str:
+    """The same out of a document that was cut off."""
+    found = _SPOKEN.search(text)
+    if found is None or not found.group(1).strip():
+        return text
+    try:
+        return str(orjson.loads(f'"{found.group(1)}"'))
+    except orjson.JSONDecodeError:
+        return found.group(1)
+
+
+def linked(value: object, most: int = 400) -> Markup:
+    """Text from outside; where the whole of it is a web address, as a link that tells where it leads."""
+    text = cut(value, most)
+    if not _ADDRESS.fullmatch(text):
+        return escape(text)
+    return Markup('<a href="{}" rel="noopener noreferrer nofollow" target="_blank">{}</a>').format(text, text)
+
+
+def sentence(text: object) -> str:
+    """Text that begins as a sentence does."""
+    whole = str(text)
+    return whole[:1].upper() + whole[1:]
 
 
 def spaced(name: object) -> str:
@@ -140,10 +202,10 @@ def spaced(name: object) -> str:
 
 
 def short_id(value: object) -> str:
-    """The beginning of an id, enough to tell it from its neighbours."""
+    """The end of an id: ids of one minute begin alike."""
     text = cut(value or "", 60)
     prefix, mark, rest = text.partition("_")
-    return f"{prefix}_{rest[:8]}" if mark and len(rest) > 8 else text
+    return f"{prefix}_…{rest[-8:]}" if mark and len(rest) > 8 else text
 
 
 def pretty(value: object, most: int = 6000) -> str:
@@ -160,4 +222,6 @@ def number(value: Any) -> str:
     """A number with thin spaces between thousands."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:,.2f}".replace(",", " ")

@@ -76,10 +76,13 @@ def tombstone(row: ArtifactRow) -> dict[str, Any]:
     }
 
 
-def refuse_deletion(row: ArtifactRow, commands: Sequence[str], decisions: Sequence[str]) -> None:
-    """Raise Refused while something still needs the content."""
-    if row.legal_hold:
-        raise Refused("conflict", "A legal hold keeps this artifact.")
+def refuse_deletion(
+    row: ArtifactRow, commands: Sequence[str], decisions: Sequence[str], held_by: Sequence[str] = ()
+) -> None:
+    """Raise Refused while something still needs the content. `held_by` are cases under a legal hold that it is of."""
+    if row.legal_hold or held_by:
+        detail = "A legal hold keeps this artifact."
+        raise Refused("conflict", detail, extra={"workflows": list(held_by)} if held_by else {})
     if commands:
         detail = f"{len(commands)} commands that are not over take their payload from this artifact."
         raise Refused("conflict", detail, extra={"commands": list(commands)})

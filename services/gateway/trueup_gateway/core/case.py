@@ -96,8 +96,10 @@ def mandate_row(accepted: Accepted, policy_sha256: str, now: datetime) -> Mandat
         within_resource=None,
         created_at=now,
         document_sha256=None,
+        documents=[],
         revoked_at=None,
         renewed_by=None,
+        agent_version=decision.agent_version,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from trueup_common.contracts.journal import JournalRow, ObligationRow
 from trueup_common.contracts.states import CompensationState, InstanceStatus, OperationState
 from trueup_common.contracts.workflow import StepPhase, StepState
+from trueup_gateway.core.cost import cost_body
 from trueup_gateway.core.vector import vector_bodies
 from trueup_gateway.core.view_records import CaseView, ElementView
 
@@ -204,9 +205,5 @@ def workflow_body(view: CaseView, operations: Sequence[JournalRow], elements: Se
         "vector": vector_bodies(view, ordered, elements),
         "owed": instance["owed"],
         "obligations": [obligation_body(row) for row in view.obligations],
-        "cost": {
-            "attempts": sum(row.attempt_count for row in ordered),
-            "effects": sum(row.attempt_count > 0 for row in ordered),
-            "transitions": instance["history_seq"],
-        },
+        "cost": cost_body(view.instance, ordered),
     }

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
+from trueup_common.contracts.spending import MEASURES
 from trueup_common.contracts.states import ExceptionKind
+
+SPENT: Final = "spent."
+"""Before what cases have spent (`contracts.spending`)."""
 
 COUNTERS: Final = frozenset(
     {
@@ -34,6 +38,7 @@ COUNTERS: Final = frozenset(
         "orphans_due",
         "orphans_in_time",
         "orphans_recovered",
+        *(f"{SPENT}{name}" for name in MEASURES),
     }
 )
 """Everything that is counted."""

@@ -113,7 +113,10 @@ def _authority(request: GrantRequest, facts: Facts, now: datetime) -> Refusal | 
         return Refusal("mandate", "No such mandate for this case.")
     if decision is None:
         return Refusal("decision", "The mandate's decision does not exist.")
-    if mandate.document_sha256 is not None and mandate.document_sha256 != request.document_sha256:
+    if mandate.document_sha256 is not None and request.document_sha256 not in (
+        mandate.document_sha256,
+        *mandate.documents,
+    ):
         return Refusal("document", "The mandate is for another document.")
     if request.compensation:
         return _undoing(request, facts, mandate)
@@ -262,5 +265,5 @@ def question_of(
         risk_score=risk["score"] if risk else decision.risk_score,
         risk_level=RiskLevel(risk["level"]) if risk else decision.risk_level,
         approved=approved,
-        repair=decision.supersedes is not None,
+        repair=decision.repair,
     )

@@ -8,7 +8,10 @@ from datetime import datetime
 from typing import Final
 
 from trueup_common.contracts.shape import record
+from trueup_common.contracts.spending import MEASURES
 from trueup_common.contracts.states import ExceptionKind
+from trueup_gateway.core.cost import price_of
+from trueup_gateway.core.counters import SPENT
 from trueup_gateway.core.windows import Counts, Sums
 
 HOUR: Final = 3600
@@ -50,7 +53,16 @@ class Kpi:
 
 RATIO: Final = "ratio"
 SECONDS: Final = "seconds"
+MEAN: Final = "mean"
 COUNT: Final = "count"
+
+
+_CORRECT: Final = ("cases_converged",)
+
+
+def _per_correct_case(name: str, word: str, title: str, unit: str = MEAN) -> Figure:
+    """What all cases spent that came due, the bad ones too, over those that ended correctly."""
+    return Figure(f"{name}_per_correct_case", title, (f"{SPENT}{word}",), _CORRECT, unit, "cases")
 
 
 def _opened(kind: ExceptionKind) -> str:
@@ -154,8 +166,32 @@ FIGURES: Final = (
         RATIO,
         "cases",
     ),
+    Figure(
+        "timer_lateness",
+        "How much later than due a wake-up of an operation or a case came",
+        (f"{SPENT}timer_late_seconds",),
+        (f"{SPENT}timers_fired",),
+        SECONDS,
+        "operations",
+    ),
+    _per_correct_case("transitions", "transitions", "Facts in histories, per case that ended correctly"),
+    _per_correct_case("stored_bytes", "stored_bytes", "Bytes of history and artifacts, per case that ended correctly"),
+    _per_correct_case("attempts", "attempts", "Transmissions, per case that ended correctly"),
+    _per_correct_case("model_tokens", "model_tokens", "Tokens of models, per case that ended correctly"),
+    _per_correct_case("worker_time", "worker_seconds", "Time of workers, per case that ended correctly", SECONDS),
+    _per_correct_case("human_time", "person_seconds", "Time a person held it, per case that ended correctly", SECONDS),
 )
 """Figures of windows."""
+
+COST: Final = Figure(
+    "cost_per_correct_case",
+    "All that cases spent at the plane's prices, per case that ended correctly",
+    tuple(f"{SPENT}{name}" for name in MEASURES),
+    _CORRECT,
+    MEAN,
+    "cases",
+)
+"""Its numerator is weighed by the price list (`slo.yaml`)."""
 
 DLQ_AGE: Final = Figure("dlq_age", "Mean age of open dead letters", ("age",), ("open",), SECONDS, "exceptions")
 REPAIR_QUEUE_DEPTH: Final = Figure(
@@ -186,11 +222,18 @@ class Standing:
 
 
 def kpis(
-    sums: Sums, exceptions: Mapping[str, Standing], waiting: Standing, repairs: int, *, now: datetime
+    sums: Sums,
+    exceptions: Mapping[str, Standing],
+    waiting: Standing,
+    repairs: int,
+    *,
+    now: datetime,
+    prices: Mapping[str, float],
 ) -> list[Kpi]:
     """All figures: of each window, and of this moment (a window of 0 seconds).
 
-    `exceptions` are open ones by kind, `waiting` commands that nobody took up yet, `repairs` those in flight.
+    `exceptions` are open ones by kind, `waiting` commands that nobody took up yet, `repairs` those in flight; `prices`
+    say what one of each word of `contracts.spending` costs.
     """
     found = []
     for seconds in WINDOWS:
@@ -198,6 +241,7 @@ def kpis(
         found += [
             Kpi(figure, seconds, _sum(figure.numerator, counts), _sum(figure.denominator, counts)) for figure in FIGURES
         ]
+        found.append(Kpi(COST, seconds, price_of(counts, prices), _sum(COST.denominator, counts)))
     letters = exceptions.get(ExceptionKind.DEAD_LETTER, Standing())
     whole = sum(item.count for item in exceptions.values())
     return [

@@ -6,7 +6,8 @@ counted as a whole, again whenever one of its objects changed or when time alone
 twice is no different from counting once. Operations, cases and exceptions are counted, never attempts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -18,9 +19,9 @@ from trueup_common.contracts.states import (
     InstanceStatus,
     OperationState,
 )
-from trueup_gateway.core.counters import Parts
+from trueup_gateway.core.counters import SPENT, Parts
 
-REVISION: Final = 1
+REVISION: Final = 2
 """Of these rules; a higher one has everything counted anew."""
 
 MINUTE: Final = timedelta(minutes=1)
@@ -107,6 +108,8 @@ class CasesAlike:
     high_risk: bool
     judged_at: datetime
     count: int
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """What they have spent together, by word (`contracts.spending`)."""
 
 
 @record
@@ -205,11 +208,16 @@ def _owned(tally: _Tally, counter: str, ended: datetime, group: OperationsAlike)
 
 
 def count_cases(began_at: datetime, groups: Iterable[CasesAlike], *, now: datetime) -> Counted:
-    """Count cases that began in one minute. A cancelled one is not due: nobody wants its result any more."""
+    """Count cases that began in one minute. A cancelled one is not due: nobody wants its result any more.
+
+    What it spent is spent all the same, as of every other.
+    """
     tally = _Tally(now)
     for group in groups:
         tally.add(began_at, "cases_begun", group.count)
         at = group.judged_at if group.status in _TERMINAL else group.judged_at + MINUTE
+        for name, value in group.spent.items():
+            tally.add(at, f"{SPENT}{name}", value)
         if group.status != InstanceStatus.CANCELLED:
             tally.add(at, "cases_due", group.count)
         if group.status == InstanceStatus.CLOSED:

@@ -11,7 +11,7 @@ A = OperatorAction
 
 
 class Params(BaseModel):
-    """Base of an action's parameters: closed to misspelt ones."""
+    """Base of an action's parameters: closed to misspelt ones. JSON keeps its types: nothing is read into another."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,7 +86,11 @@ class Observed(Params):
 
 
 class ResolvedParams(Params):
-    """What shows that nothing is owed: a fresh observation, or what became of every effect."""
+    """What shows that nothing is owed: a fresh observation, or what became of every effect.
+
+    Of a case as a whole, every element that it owes was observed a moment ago (`observation` names one of them), and
+    `disposition` names every other effect that stands by its command id, and nothing else.
+    """
 
     observation: Observed | None = None
     disposition: list[Disposed] = Field(default=[], max_length=100)

@@ -3,15 +3,18 @@
 What is possible in which state stands in `trueup_common.contracts.operators`; here is what a request must bring.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.operators import (
+    APART,
     RENEWS,
+    REPAIRERS,
     REPAIRS,
     CaseFacts,
     ExceptionFacts,
@@ -19,28 +22,25 @@ from trueup_common.contracts.operators import (
     OperatorAction,
     Settled,
     case_facts,
+    is_unverified,
     maybe_sent,
     operation_facts,
 )
 from trueup_common.contracts.shape import record
+from trueup_common.contracts.standing import standing
 from trueup_common.contracts.states import ExceptionKind, Findability, InstanceStatus, OperationState
 from trueup_common.contracts.workflow import Direction
 from trueup_gateway.core import roles
-from trueup_gateway.core.operator_params import AssignParams, Params, ResolvedParams, SettleParams
+from trueup_gateway.core.operator_params import AssignParams, Params, SettleParams
 from trueup_gateway.core.policy import Act
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
-from trueup_gateway.core.view_records import CaseView, ElementView, ExceptionView
+from trueup_gateway.core.view_records import CaseView, ExceptionView
 
 A = OperatorAction
 OPERATE: Final = "operate"
-OBSERVATION_SECONDS_MAX: Final = 900
-"""How old the observation may be on which something is called resolved."""
 TIME_SECONDS_MIN: Final = 60.0
 TIME_DAYS_MAX: Final = 366
 """How far ahead a person may put a deadline: beyond it nobody waits, and counting on from it leaves the calendar."""
-
-REPAIRERS: Final = frozenset({A.RECONCILE, A.REDRIVE})
-"""All that the planner's own identity asks for, and so all that it may ask for."""
 
 
 _KINDS: Final = frozenset(kind.value for kind in ExceptionKind)
@@ -77,11 +77,21 @@ class Target:
         return self.case.status if self.case is not None else str(self.exception and self.exception.status)
 
 
+def has_case(exception: ExceptionView) -> bool:
+    """True for the trouble of a case. Before the case is shown nobody may act as if there were none: of what is about
+    no case at all, whoever looked into it ends it."""
+    return (exception.workflow_id or "").startswith("wf_") and exception.kind not in APART
+
+
 def facts_of(target: Target, declaration: CommandDeclaration | None) -> Facts:
     """What the table must know."""
     exception = target.exception
     return Facts(
-        case=case_facts(target.case.instance, revoked=target.revoked) if target.case is not None else None,
+        case=None
+        if target.case is None
+        else case_facts(
+            target.case.instance, revoked=target.revoked, unverified=is_unverified(target.case.obligations)
+        ),
         operation=None
         if target.row is None
         else operation_facts(
@@ -145,6 +155,9 @@ def check_settlement(wanted: SettleParams, evidence: Sequence[Any], row: Journal
     if wanted.finding is Settled.CLOSE:
         if not wanted.disposition:
             errors.append(("/params/disposition", "must say what became of every effect that was caused"))
+        for item in wanted.disposition:
+            if item.effect.startswith("cmd_") and item.effect != row.command_id:
+                errors.append(("/params/disposition", f"{item.effect} is not what is settled"))
     elif over:
         errors.append(("/params/finding", f"an operation that is {row.state} can only be closed (CLOSE)"))
     elif not evidence:
@@ -160,54 +173,11 @@ def check_settlement(wanted: SettleParams, evidence: Sequence[Any], row: Journal
         raise invalid(errors)
 
 
-def _speaks_of(seen: ElementView, target: Target, rows: Sequence[JournalRow]) -> bool:
-    """True for an element of the case in question, or of the very object that one of its operations is about."""
-    if target.case is not None and seen.workflow_id == target.case.workflow_id:
-        return True
-    return any((seen.system, seen.resource) == (row.target_system, row.target_resource) for row in rows)
-
-
-def check_resolved(
-    wanted: ResolvedParams, target: Target, rows: Sequence[JournalRow], seen: ElementView | None, now: datetime
-) -> None:
-    """Resolved is what was just seen to be right, or where somebody says what became of everything. Raises Refused.
-
-    `rows` are the operations in question: of a case as a whole a disposition must name every effect that stands.
-    """
-    if wanted.observation is not None:
-        if seen is not None and not _speaks_of(seen, target, rows):
-            raise invalid([("/params/observation", "this element says nothing of what is to be resolved")])
-        fresh = (
-            seen is not None
-            and seen.phase == "HEALTHY"
-            and seen.observed_at is not None
-            and now - seen.observed_at <= timedelta(seconds=OBSERVATION_SECONDS_MAX)
-        )
-        if not fresh:
-            detail = f"this element was not observed healthy within the last {OBSERVATION_SECONDS_MAX} seconds"
-            raise invalid([("/params/observation", detail)])
-        return
-    named = {item.effect for item in wanted.disposition}
-    if not named:
-        detail = "name a fresh observation, or say by `disposition` what became of every effect"
-        raise invalid([("/params/observation", detail)])
-    owed = effects_of(rows) if target.row is None else []
-    missing = [effect for effect in owed if effect not in named]
-    if missing:
-        raise invalid([("/params/disposition", f"says nothing of {', '.join(missing[:20])}")])
-
-
-def effects_of(rows: Sequence[JournalRow]) -> list[str]:
+def effects_of(
+    rows: Sequence[JournalRow], declarations: Mapping[str, CommandDeclaration] = MappingProxyType({})
+) -> list[str]:
     """The effects of a case that stand, or may: what a person who closes it must speak about."""
-    settled = (OperationState.RESOLVED, OperationState.CANCELLED)
-    return [
-        row.command_id
-        for row in rows
-        if row.compensates is None
-        and row.state not in settled
-        and row.compensation_state != "COMPENSATED"
-        and (row.state is OperationState.SUCCESS or maybe_sent(row))
-    ]
+    return standing(rows, declarations)
 
 
 def new_deadline(target: Target, wanted: Params, now: datetime) -> datetime | None:
@@ -250,11 +220,11 @@ def holds(action: OperatorAction, target: Target, *, repairer: bool) -> tuple[st
     """(command, exception) of which this act is the only one at work, until it has ended.
 
     A repair that goes on through its own identity holds the operation alone: the person who asked for it holds the
-    exception.
+    exception. What is not the operation's own trouble (one of several elements that drifted) does not hold it.
     """
     if action not in REPAIRS:
         return None, None
-    command = target.row.command_id if target.row is not None else None
+    command = target.row.command_id if target.row is not None and target.exception_kind not in APART else None
     exception = target.exception.exception_id if target.exception is not None and not repairer else None
     return command, exception
 

@@ -121,7 +121,8 @@ class OperatorBatchRow(ForwardContract):
     """One action on many exceptions: a frozen selection, worked off at a rate by whichever worker is alive.
 
     `roles` and `scopes` are those of the actor's token when the batch was asked for: every item is admitted again.
-    `next_at` (real time) is when the next item may be taken.
+    `next_at` (real time) is when the next item may be taken. `trail` says who turned it, when, why, and under which
+    decision.
     """
 
     batch_id: str
@@ -142,6 +143,7 @@ class OperatorBatchRow(ForwardContract):
     started_at: Instant | None = None
     ended_at: Instant | None = None
     next_at: Instant | None = None
+    trail: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class OperatorBatchItemRow(ForwardContract):
@@ -157,3 +159,19 @@ class OperatorBatchItemRow(ForwardContract):
     reason: str | None = None
     operator_command_id: str | None = None
     ended_at: Instant | None = None
+
+
+class LegalHoldRow(ForwardContract):
+    """One legal hold on a case: nothing of it is deleted until somebody lifts it. Both acts have a decision."""
+
+    hold_id: str
+    tenant: str
+    workflow_id: str
+    reason: str
+    decision_id: str
+    placed_by: str
+    placed_at: Instant
+    lifted_at: Instant | None = None
+    lifted_by: str | None = None
+    lift_reason: str | None = None
+    lift_decision_id: str | None = None

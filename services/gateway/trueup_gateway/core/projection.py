@@ -10,6 +10,7 @@ from typing import Any, Final
 from trueup_common.contracts.events import ElementChanged, ExceptionChanged, IncidentChanged, RepairChanged
 from trueup_common.contracts.journal import InstanceRow, ObligationRow
 from trueup_common.contracts.shape import record
+from trueup_common.contracts.spending import measures_of
 from trueup_common.contracts.states import CompensationState, InstanceStatus, OperationState
 from trueup_gateway.core.acceptance import is_free
 from trueup_gateway.core.view_records import (
@@ -33,6 +34,7 @@ _INSTANCE: Final = ("workflow_id", "tenant", "subject", "definition", "object_ty
 _OPERATION: Final = ("command_id", "tenant", "workflow_id", "command_type", "target_system", "idempotency_key")
 _OBLIGATION: Final = ("obligation_id", "owner", "status")
 _EVENT: Final = ("workflow_id", "tenant", "type", "hash")
+_NOTHING: Final[Fields] = {}
 _STATUSES: Final = frozenset(status.value for status in InstanceStatus)
 _STATES: Final = {state.value: state for state in OperationState}
 _COMPENSATIONS: Final = {state.value: state for state in CompensationState}
@@ -137,6 +139,7 @@ def _case_view(instance: Fields, obligations: Sequence[Fields]) -> CaseView:
         instance=instance,
         obligations=obligations,
         risk=_risk_of(instance.get("mandate")),
+        **measures_of(instance.get("spent") or _NOTHING, instance.get("history_seq", 0)),
     )
 
 
@@ -162,6 +165,7 @@ def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> Ca
         instance=instance,
         obligations=list(obligations),
         risk=_risk_of(instance.mandate),
+        **measures_of(instance.spent, instance.history_seq),
     )
 
 

@@ -29,7 +29,10 @@ class DecisionRow(ForwardContract):
     payload_sha256: str | None = None
     expected_version: str | None = None
     supersedes: str | None = None
-    """The command that what is decided here takes the place of: a repair, and only of that one."""
+    """The command that what is decided here takes the place of, and only of that one."""
+    repair: bool = False
+    """True where policy was asked about a repair: what an open exception offers, exactly. Naming an ended command in
+    `supersedes` alone makes nothing a repair, neither here nor when the decision is evaluated again."""
     declarations: dict[str, str]
     """The declaration (by hash) that each command type was judged by."""
     effect_class_max: EffectClass
@@ -95,6 +98,8 @@ class MandateRow(ForwardContract):
     effect_class_max: EffectClass
     effects_max: int
     document_sha256: str | None = None
+    documents: list[str] = Field(default_factory=list)
+    """Corrected versions of its document (by hash) that an operator's decision let the case go on by."""
     approval_id: str | None = None
     risk: RiskLevel
     policy_sha256: str
@@ -112,6 +117,7 @@ class MandateRow(ForwardContract):
     revoked_at: Instant | None = None
     renewed_by: str | None = None
     """The operator command whose decision last made it live longer."""
+    agent_version: str | None = None
 
 
 class EffectCountRow(ForwardContract):

@@ -1,10 +1,18 @@
-"""Who may do what. A table: no role implies another, and `admin` neither reads nor acts."""
+"""Who may do what. A table: no role implies another, and `admin` neither reads nor acts.
+
+Three views are three rights. READ_TENANT shows that things are, where they stand and what went wrong (operations);
+VIEW_BUSINESS what they say: payloads, results, observed values, artifacts; VIEW_AUDIT what people did and under which
+authority: acts, their decisions, capabilities. Each sees their own acts. What a view leaves out: `core/withholding.py`.
+"""
 
 from collections.abc import Collection
 from typing import Final
 
 READ_OWN: Final = "read_own"
 READ_TENANT: Final = "read_tenant"
+VIEW_BUSINESS: Final = "view_business"
+VIEW_AUDIT: Final = "view_audit"
+LEGAL_HOLD: Final = "legal_hold"
 REVOKE_OWN: Final = "revoke_own"
 REVOKE_TENANT: Final = "revoke_tenant"
 FREEZE: Final = "freeze"
@@ -27,6 +35,9 @@ ROLES: Final = ("agent", "viewer", "operator", "approver", "admin", "auditor", "
 RIGHTS: Final[dict[str, frozenset[str]]] = {
     READ_OWN: frozenset({"agent", "repairer"}),
     READ_TENANT: frozenset({"viewer", "operator", "auditor"}),
+    VIEW_BUSINESS: frozenset({"agent", "repairer", "viewer", "operator", "approver"}),
+    VIEW_AUDIT: frozenset({"operator", "auditor"}),
+    LEGAL_HOLD: frozenset({"auditor", "admin"}),
     REVOKE_OWN: frozenset({"agent"}),
     REVOKE_TENANT: frozenset({"operator", "admin"}),
     FREEZE: frozenset({"operator", "admin"}),

@@ -6,11 +6,13 @@ window. An alert needs a long window (it matters) and a short one (it still goes
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final
 
 from pydantic import Field, field_validator
 
 from trueup_common.contracts.shape import Contract, record
+from trueup_common.contracts.spending import MEASURES
 from trueup_gateway.core.windows import Counts, Sums
 
 ALLOWANCE_MIN: Final = 1e-6
@@ -46,8 +48,20 @@ class ServiceLevels(Contract):
     """When an operation that has not ended is late."""
     orphan_seconds: int = Field(gt=0, multiple_of=60)
     """When an orphan is too old."""
+    prices: dict[str, float] = Field(default_factory=dict)
+    """What one of each word of `contracts.spending` costs; what is not named costs nothing."""
     objectives: tuple[Objective, ...] = Field(min_length=1, max_length=50)
     alerts: tuple[BurnRule, ...] = Field(min_length=1, max_length=10)
+
+    @field_validator("prices")
+    @classmethod
+    def _spent(cls, value: dict[str, float]) -> dict[str, float]:
+        unknown = sorted(value.keys() - set(MEASURES))
+        if unknown:
+            raise ValueError(f"nothing is spent under the name {unknown[0]}")
+        if not all(isfinite(price) and price >= 0 for price in value.values()):
+            raise ValueError("a price is a number that is not negative")
+        return value
 
     @field_validator("objectives")
     @classmethod

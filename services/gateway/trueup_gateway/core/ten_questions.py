@@ -47,6 +47,21 @@ class Known:
         return str(self.row.get("state") or "")
 
     @property
+    def undoes(self) -> bool:
+        """True where it is the taking back of another one."""
+        return bool(self.row.get("compensates"))
+
+    @property
+    def owner(self) -> str:
+        """Who owes something about it."""
+        owed = [
+            item
+            for item in self.case.get("obligations") or []
+            if item.get("command_id") == self.row.get("command_id") and item.get("status") == "open"
+        ]
+        return str(self.row.get("repair_owner") or next((item.get("owner") for item in owed), "") or "")
+
+    @property
     def was_sent(self) -> bool:
         """True where some attempt may have reached the target."""
         return any(item.get("sent") for item in self._attempts)
@@ -97,6 +112,8 @@ def _succeeded(known: Known) -> tuple[str, Tone, dict[str, Any]]:
     if known.state == "SUCCESS":
         named = ", ".join(f"{name} = {_short(value)}" for name, value in recorded.items())
         place = known.row.get("external_resource_id")
+        if "recorded_state" in (known.row.get("withheld") or ()):
+            return "withheld", Tone.NEUTRAL, {}
         if named and place:
             return "this_at", Tone.GOOD, {"what": named, "place": place}
         return ("this", Tone.GOOD, {"what": named}) if named else ("done_without_element", Tone.GOOD, {})
@@ -108,7 +125,9 @@ def _succeeded(known: Known) -> tuple[str, Tone, dict[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    """A value within a sentence: of a hash its beginning is enough."""
+    """A value within a sentence: of a hash its beginning is enough, of a document its first member."""
+    if isinstance(value, Mapping):
+        return next((f"{name} {_short(item)}" for name, item in value.items()), "")
     text = str(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
@@ -151,6 +170,8 @@ def _retry(known: Known) -> tuple[str, Tone, dict[str, Any]]:
 
 
 def _direction(known: Known) -> tuple[str, Tone, dict[str, Any]]:
+    if known.undoes:
+        return "this_is_the_way_back", Tone.CARE, {}
     if known.case.get("pivot") == "passed":
         return "forward_only", Tone.CARE, {}
     if known.case.get("pivot") == "unknown":
@@ -174,7 +195,20 @@ _COMPENSATED: Final[dict[str, tuple[str, Tone]]] = {
 }
 
 
+def _undoing(known: Known) -> tuple[str, Tone, dict[str, Any]]:
+    """Of a compensation itself."""
+    if known.state == "SUCCESS":
+        return "yes", Tone.GOOD, {}
+    if known.state in UNKNOWN_STATES or known.is_in_doubt:
+        return "nobody_knows", Tone.UNKNOWN, {}
+    if known.state in STOPPED:
+        return "no", Tone.BAD, {}
+    return "under_way", Tone.WAITING, {}
+
+
 def _compensated(known: Known) -> tuple[str, Tone, dict[str, Any]]:
+    if known.undoes:
+        return _undoing(known)
     answer, tone = _COMPENSATED.get(str(known.row.get("compensation_state") or "NONE"), ("nobody_knows", Tone.UNKNOWN))
     return answer, tone, {}
 
@@ -184,6 +218,8 @@ def _diverged(known: Known) -> tuple[str, Tone, dict[str, Any]]:
     unseen = [item["element"] for item in known.elements if item.get("phase") in {"UNKNOWN", "CONVERGING"}]
     if drifted:
         return "yes", Tone.BAD, {"elements": ", ".join(drifted)}
+    if known.undoes and known.state in STOPPED:
+        return "still_stands", Tone.BAD, {}
     if unseen and known.state in STOPPED and not known.is_in_doubt and not known.row.get("recorded_state"):
         return "not_brought_about", Tone.BAD, {"elements": ", ".join(unseen)}
     if unseen:
@@ -203,7 +239,7 @@ def _resumable(known: Known) -> tuple[str, Tone, dict[str, Any]]:
 
 def _person(known: Known) -> tuple[str, Tone, dict[str, Any]]:
     if known.state in STOPPED or known.row.get("human_review_required"):
-        return "yes", Tone.BAD, {"owner": known.row.get("repair_owner") or ""}
+        return ("yes_of", Tone.BAD, {"owner": known.owner}) if known.owner else ("yes", Tone.BAD, {})
     if any(item.get("phase") == "DRIFT" for item in known.elements):
         return "maybe", Tone.CARE, {}
     if known.case.get("status") == "HUMAN_TAKEOVER":

@@ -63,6 +63,15 @@ class CaseView(ForwardContract):
     obligations: list[ObligationRow] = Field(default_factory=list)
     risk: str | None = None
     """Of its mandate."""
+    transitions: int = 0
+    """This and what follows: what the case has spent (`contracts.spending`), for sums over many cases."""
+    stored_bytes: int = 0
+    attempts: int = 0
+    model_tokens: int = 0
+    worker_seconds: float = 0.0
+    person_seconds: float = 0.0
+    timers_fired: int = 0
+    timer_late_seconds: float = 0.0
 
 
 class HistoryView(ForwardContract):

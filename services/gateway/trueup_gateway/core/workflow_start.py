@@ -226,6 +226,7 @@ def _mandate(
         approval_id=decision.approval_id if decision.approved_at is not None else None,
         risk=decision.risk_level,
         policy_sha256=rules.policy_sha256,
+        agent_version=decision.agent_version,
         expires_at=deadline_at,
         workflow_id=request.workflow_id,
         definition=document.name,

@@ -185,12 +185,25 @@ def upgrade() -> None:
         sa.Column("instance", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("obligations", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("risk", sa.Text(), nullable=True),
+        sa.Column("transitions", sa.BigInteger(), nullable=False),
+        sa.Column("stored_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("attempts", sa.BigInteger(), nullable=False),
+        sa.Column("model_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("worker_seconds", sa.Double(), nullable=False),
+        sa.Column("person_seconds", sa.Double(), nullable=False),
+        sa.Column("timers_fired", sa.BigInteger(), nullable=False),
+        sa.Column("timer_late_seconds", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("workflow_id"),
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
     )
     op.create_index(
-        "case_view_definition", "case_view", ["tenant", "definition", "status"], unique=False, schema="gateway"
+        "case_view_definition",
+        "case_view",
+        ["tenant", "definition", "created_at", "workflow_id"],
+        unique=False,
+        schema="gateway",
+        postgresql_where=sa.text("closed_at IS NULL"),
     )
     op.create_index(
         "case_view_object", "case_view", ["tenant", "object_id", "created_at"], unique=False, schema="gateway"
@@ -209,6 +222,7 @@ def upgrade() -> None:
         ["tenant", "status", "created_at", "workflow_id"],
         unique=False,
         schema="gateway",
+        postgresql_where=sa.text("status <> 'CLOSED'"),
     )
     op.create_index(
         "case_view_tenant", "case_view", ["tenant", "created_at", "workflow_id"], unique=False, schema="gateway"
@@ -273,6 +287,24 @@ def upgrade() -> None:
     )
     op.create_index("command_view_workflow_id", "command_view", ["workflow_id"], unique=False, schema="gateway")
     op.create_table(
+        "console_session",
+        sa.Column("session_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("opened_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("expires_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("session_id"),
+        schema="gateway",
+    )
+    op.create_index("console_session_expires_at", "console_session", ["expires_at"], unique=False, schema="gateway")
+    op.create_index(
+        "console_session_person",
+        "console_session",
+        ["tenant", "subject", "opened_at"],
+        unique=False,
+        schema="gateway",
+    )
+    op.create_table(
         "counter",
         sa.Column("tenant", sa.Text(), nullable=False),
         sa.Column("grain", sa.Text(), nullable=False),
@@ -300,6 +332,7 @@ def upgrade() -> None:
         sa.Column("payload_sha256", sa.Text(), nullable=True),
         sa.Column("expected_version", sa.Text(), nullable=True),
         sa.Column("supersedes", sa.Text(), nullable=True),
+        sa.Column("repair", sa.Boolean(), nullable=False),
         sa.Column("declarations", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("effect_class_max", sa.Text(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),
@@ -458,10 +491,18 @@ def upgrade() -> None:
     op.create_index(
         "exception_view_command",
         "exception_view",
-        ["command_id"],
+        ["command_id", "tenant"],
         unique=False,
         schema="gateway",
         postgresql_where=sa.text("command_id IS NOT NULL"),
+    )
+    op.create_index(
+        "exception_view_workflow",
+        "exception_view",
+        ["workflow_id", "tenant"],
+        unique=False,
+        schema="gateway",
+        postgresql_where=sa.text("workflow_id IS NOT NULL"),
     )
     op.create_index(
         "exception_view_open",
@@ -558,6 +599,31 @@ def upgrade() -> None:
         "incident_view_tenant", "incident_view", ["tenant", "opened_at", "incident_id"], unique=False, schema="gateway"
     )
     op.create_table(
+        "legal_hold",
+        sa.Column("hold_id", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("workflow_id", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("decision_id", sa.Text(), nullable=False),
+        sa.Column("placed_by", sa.Text(), nullable=False),
+        sa.Column("placed_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("lifted_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("lifted_by", sa.Text(), nullable=True),
+        sa.Column("lift_reason", sa.Text(), nullable=True),
+        sa.Column("lift_decision_id", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("hold_id"),
+        schema="gateway",
+        postgresql_with={"toast_tuple_target": 8160},
+    )
+    op.create_index(
+        "legal_hold_active",
+        "legal_hold",
+        ["tenant", "workflow_id"],
+        unique=True,
+        schema="gateway",
+        postgresql_where=sa.text("lifted_at IS NULL"),
+    )
+    op.create_table(
         "lineage",
         sa.Column("command_id", sa.Text(), nullable=False),
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -581,6 +647,7 @@ def upgrade() -> None:
         sa.Column("effect_class_max", sa.Text(), nullable=False),
         sa.Column("effects_max", sa.BigInteger(), nullable=False),
         sa.Column("document_sha256", sa.Text(), nullable=True),
+        sa.Column("documents", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("approval_id", sa.Text(), nullable=True),
         sa.Column("risk", sa.Text(), nullable=False),
         sa.Column("policy_sha256", sa.Text(), nullable=False),
@@ -597,6 +664,7 @@ def upgrade() -> None:
         sa.Column("created_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
         sa.Column("revoked_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("renewed_by", sa.Text(), nullable=True),
+        sa.Column("agent_version", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("mandate_id"),
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
@@ -621,6 +689,7 @@ def upgrade() -> None:
         sa.Column("started_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("ended_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("next_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("trail", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.PrimaryKeyConstraint("batch_id"),
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
@@ -705,6 +774,9 @@ def upgrade() -> None:
         schema="gateway",
         postgresql_where=sa.text("state = 'ACCEPTED' AND holds_exception IS NOT NULL"),
     )
+    op.create_index("operator_command_command", "operator_command", ["command_id"], unique=False, schema="gateway")
+    op.create_index("operator_command_exception", "operator_command", ["exception_id"], unique=False, schema="gateway")
+    op.create_index("operator_command_workflow", "operator_command", ["workflow_id"], unique=False, schema="gateway")
     op.create_index("operator_command_target", "operator_command", ["target_id"], unique=False, schema="gateway")
     op.create_index(
         "operator_command_tenant",
@@ -904,6 +976,9 @@ def downgrade() -> None:
     op.drop_table("outbox_unsent", schema="gateway")
     op.drop_table("outbox", schema="gateway")
     op.drop_index("operator_command_tenant", table_name="operator_command", schema="gateway")
+    op.drop_index("operator_command_workflow", table_name="operator_command", schema="gateway")
+    op.drop_index("operator_command_exception", table_name="operator_command", schema="gateway")
+    op.drop_index("operator_command_command", table_name="operator_command", schema="gateway")
     op.drop_index("operator_command_target", table_name="operator_command", schema="gateway")
     op.drop_index(
         "operator_command_holds_exception",
@@ -931,6 +1006,13 @@ def downgrade() -> None:
     op.drop_table("mandate", schema="gateway")
     op.drop_index("lineage_supersedes", table_name="lineage", schema="gateway")
     op.drop_table("lineage", schema="gateway")
+    op.drop_index(
+        "legal_hold_active",
+        table_name="legal_hold",
+        schema="gateway",
+        postgresql_where=sa.text("lifted_at IS NULL"),
+    )
+    op.drop_table("legal_hold", schema="gateway")
     op.drop_index("incident_view_tenant", table_name="incident_view", schema="gateway")
     op.drop_index(
         "incident_view_open",
@@ -958,6 +1040,12 @@ def downgrade() -> None:
         schema="gateway",
         postgresql_where=sa.text("command_id IS NOT NULL"),
     )
+    op.drop_index(
+        "exception_view_workflow",
+        table_name="exception_view",
+        schema="gateway",
+        postgresql_where=sa.text("workflow_id IS NOT NULL"),
+    )
     op.drop_table("exception_view", schema="gateway")
     op.drop_index("element_view_element", table_name="element_view", schema="gateway")
     op.drop_index(
@@ -974,6 +1062,9 @@ def downgrade() -> None:
     op.drop_index("decision_tenant_created_at", table_name="decision", schema="gateway")
     op.drop_table("decision", schema="gateway")
     op.drop_table("counter", schema="gateway")
+    op.drop_index("console_session_person", table_name="console_session", schema="gateway")
+    op.drop_index("console_session_expires_at", table_name="console_session", schema="gateway")
+    op.drop_table("console_session", schema="gateway")
     op.drop_index("command_view_workflow_id", table_name="command_view", schema="gateway")
     op.drop_index("command_view_tenant", table_name="command_view", schema="gateway")
     op.drop_index("command_view_subject", table_name="command_view", schema="gateway")
@@ -983,12 +1074,22 @@ def downgrade() -> None:
     op.drop_index("cohort_due", table_name="cohort", schema="gateway", postgresql_where=sa.text("due_at IS NOT NULL"))
     op.drop_table("cohort", schema="gateway")
     op.drop_index("case_view_tenant", table_name="case_view", schema="gateway")
-    op.drop_index("case_view_status", table_name="case_view", schema="gateway")
+    op.drop_index(
+        "case_view_status",
+        table_name="case_view",
+        schema="gateway",
+        postgresql_where=sa.text("status <> 'CLOSED'"),
+    )
     op.drop_index(
         "case_view_owner", table_name="case_view", schema="gateway", postgresql_where=sa.text("owner IS NOT NULL")
     )
     op.drop_index("case_view_object", table_name="case_view", schema="gateway")
-    op.drop_index("case_view_definition", table_name="case_view", schema="gateway")
+    op.drop_index(
+        "case_view_definition",
+        table_name="case_view",
+        schema="gateway",
+        postgresql_where=sa.text("closed_at IS NULL"),
+    )
     op.drop_table("case_view", schema="gateway")
     op.drop_index("capability_decision_id", table_name="capability", schema="gateway")
     op.drop_table("capability", schema="gateway")

@@ -10,12 +10,14 @@ from trueup_gateway.store.anomalies import AnomalySql
 from trueup_gateway.store.artifacts import ArtifactReads, ArtifactSql
 from trueup_gateway.store.authority import AuthoritySql, GovernanceSql, GrantRows
 from trueup_gateway.store.batches import BatchReads, BatchSql
+from trueup_gateway.store.holds import HoldReads, HoldSql
 from trueup_gateway.store.numbers import NumbersReads, NumbersSql
 from trueup_gateway.store.operators import OperatorReads, OperatorSql
 from trueup_gateway.store.people import PeopleReads, PeopleSql
 from trueup_gateway.store.reads import CoreReads
 from trueup_gateway.store.repairs import RepairReads
 from trueup_gateway.store.rows import Page, Reader
+from trueup_gateway.store.sessions import SessionReads, SessionSql
 from trueup_gateway.store.views import ViewsSql
 from trueup_gateway.store.workflows import WorkflowReads, WorkflowSql
 
@@ -39,9 +41,11 @@ class GatewayTransaction(
     AuthoritySql,
     BatchSql,
     GovernanceSql,
+    HoldSql,
     NumbersSql,
     OperatorSql,
     PeopleSql,
+    SessionSql,
     ViewsSql,
     WorkflowSql,
 ):
@@ -51,7 +55,16 @@ class GatewayTransaction(
 
 
 class GatewayReads(
-    ArtifactReads, BatchReads, OperatorReads, NumbersReads, PeopleReads, RepairReads, WorkflowReads, CoreReads
+    ArtifactReads,
+    BatchReads,
+    HoldReads,
+    OperatorReads,
+    NumbersReads,
+    PeopleReads,
+    RepairReads,
+    SessionReads,
+    WorkflowReads,
+    CoreReads,
 ):
     """Everything that the API reads."""
 

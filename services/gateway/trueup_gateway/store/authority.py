@@ -49,7 +49,8 @@ SELECT (SELECT epoch FROM gateway.governance) AS epoch,
   array(SELECT capability_id FROM gateway.capability
     WHERE capability_id = ANY($1::text[]) AND revoked_at IS NOT NULL) AS revoked,
   (SELECT json_agg(json_build_array(mandate_id, command_id)) FROM gateway.effect
-    WHERE mandate_id = ANY($2::text[])) AS effects
+    WHERE mandate_id = ANY($2::text[])) AS effects,
+  (SELECT json_agg(d) FROM gateway.decision AS d WHERE decision_id = ANY($3::text[])) AS decisions
 """
 
 
@@ -123,17 +124,16 @@ class AuthoritySql(SqlTransaction):
         """What attempts under these mandates rest on. The mandates stay locked, so that effects are counted once."""
         mandates = await MANDATES.select(self.connection, _LOCKED, sorted(set(mandate_ids)))
         decision_ids = sorted({row.decision_id for row in mandates})
-        decisions = await DECISIONS.get(self.connection, "decision_id", decision_ids)
         capability_ids = sorted({row.capability_id for row in mandates})
         workflows = [row.mandate_id for row in mandates if row.command_id is None]
-        record = await self.connection.fetchrow(_COUNTED, capability_ids, workflows)
+        record = await self.connection.fetchrow(_COUNTED, capability_ids, workflows, decision_ids)
         effects: dict[str, set[str]] = {mandate_id: set() for mandate_id in workflows}
         for mandate_id, command_id in record["effects"] or ():
             effects[mandate_id].add(command_id)
         return GrantRows(
             epoch=record["epoch"],
             mandates={row.mandate_id: row for row in mandates},
-            decisions={row.decision_id: row for row in decisions},
+            decisions={row["decision_id"]: DecisionRow.model_validate(row) for row in record["decisions"] or ()},
             revoked=frozenset(record["revoked"]),
             effects=effects,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from trueup_common.contracts.spending import MEASURES
 from trueup_common.contracts.states import ExceptionKind, OperationState
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows, Write
@@ -57,9 +58,10 @@ SELECT state, undoing, date_trunc('minute', completed_at) AS ended_at,
   END AS owned, count(*) AS count
 FROM gateway.command_view AS c WHERE tenant = $1 AND created_at >= $2 AND created_at < $3 GROUP BY 1, 2, 3, 4, 5
 """
-_CASES: Final = """
+_SUMS: Final = ", ".join(f"sum({name})::float AS {name}" for name in MEASURES)
+_CASES: Final = f"""
 SELECT status, risk IN ('high', 'critical') AS high_risk,
-  date_trunc('minute', least(closed_at, deadline_at)) AS judged_at, count(*) AS count
+  date_trunc('minute', least(closed_at, deadline_at)) AS judged_at, count(*) AS count, {_SUMS}
 FROM gateway.case_view WHERE tenant = $1 AND created_at >= $2 AND created_at < $3 GROUP BY 1, 2, 3
 """
 _EXCEPTIONS: Final = """
@@ -159,7 +161,7 @@ class NumbersSql(SqlTransaction):
     async def case_groups(self, tenant: str, began_at: datetime) -> list[CasesAlike]:
         """The cases of a cohort."""
         rows = await self.connection.fetch(_CASES, tenant, began_at, began_at + MINUTE)
-        return [CasesAlike(**row) for row in rows]
+        return [_cases_alike(dict(row)) for row in rows]
 
     async def exception_groups(self, tenant: str, opened_at: datetime, sla: timedelta) -> list[ExceptionsAlike]:
         """The exceptions of a cohort."""
@@ -224,6 +226,10 @@ class NumbersReads(Reads):
             waiting = await connection.fetchrow(_WAITING, tenant)
             repairs = await connection.fetchval(_REPAIRING, tenant)
         return {row["kind"]: _standing(row) for row in rows}, _standing(waiting), repairs
+
+
+def _cases_alike(fields: dict[str, Any]) -> CasesAlike:
+    return CasesAlike(spent={name: fields.pop(name) for name in MEASURES}, **fields)
 
 
 def _standing(row: Any) -> Standing:

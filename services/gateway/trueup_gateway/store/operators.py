@@ -5,22 +5,25 @@ Of what one act is at work on alone, a unique index knows: of two that come at o
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from trueup_common.contracts.events import OperatorCommandEnded
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
 from trueup_gateway import tables
 from trueup_gateway.core.person_records import OperatorCommandRow
+from trueup_gateway.core.records import CapabilityRow, MandateRow
 from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, RepairView
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import (
+    CAPABILITIES,
     CASES,
     CASES_SOURCE,
     COMMANDS,
     COMMANDS_SOURCE,
     ELEMENTS,
     EXCEPTIONS,
+    MANDATES,
     REPAIRS,
     Page,
     Reader,
@@ -39,15 +42,35 @@ _RENEW: Final = """
 UPDATE gateway.mandate SET expires_at = $2, renewed_by = $3 WHERE mandate_id = $1 AND expires_at < $2
 RETURNING mandate_id
 """
+_OFFERED: Final = """
+SELECT envelope->'repair' AS repair FROM gateway.exception_view
+WHERE tenant = $1 AND status = 'open' AND kind = 'state_drift' AND envelope->'repair'->>'supersedes' = $2
+ORDER BY opened_at LIMIT 50
+"""
+_LET_RUN: Final = """
+UPDATE gateway.mandate SET documents = (documents::jsonb || to_jsonb(ARRAY[$2::text]))::json
+WHERE mandate_id = $1 AND document_sha256 <> $2 AND NOT documents::jsonb ? $2
+"""
 _END: Final = """
 UPDATE gateway.operator_command
 SET state = $3, detail = $4, allowed_actions = $5, result = $6, ended_at = $7
 WHERE operator_command_id = $1 AND tenant = $2 AND state = 'ACCEPTED'
 """
-_AT_WORK: Final = (
-    "WHERE tenant = $1 AND state = 'ACCEPTED' AND (holds_command = $2 OR holds_exception = $3) "
-    "ORDER BY created_at LIMIT 1"
+_AT_WORK: Final = """
+WHERE operator_command_id = ANY(ARRAY(
+  SELECT operator_command_id FROM gateway.operator_command
+  WHERE tenant = $1 AND state = 'ACCEPTED' AND holds_command = $2
+  UNION ALL SELECT operator_command_id FROM gateway.operator_command
+  WHERE tenant = $1 AND state = 'ACCEPTED' AND holds_exception = $3))
+ORDER BY created_at LIMIT 1
+"""
+_ABOUT: Final = "operator_command_id = ANY(ARRAY({}))".format(
+    " UNION ".join(
+        f"SELECT operator_command_id FROM gateway.operator_command WHERE {column} = $3"
+        for column in ("target_id", "workflow_id", "command_id", "exception_id")
+    )
 )
+"""Each id by its own index; one condition with OR would read all acts of the tenant."""
 _HEARD: Final = """
 SELECT event->>'type' FROM gateway.history_view WHERE workflow_id = $1
   AND (event->>'causation_id' = $2 OR event->'payload'->>'operator_command_id' = $2) ORDER BY seq LIMIT 1
@@ -98,6 +121,36 @@ class OperatorSql(SqlTransaction):
         found = await ELEMENTS.select(self.connection, _NEWEST_ELEMENT, tenant, system, resource, element)
         return next(iter(found), None)
 
+    async def repairs_offered(self, tenant: str, command_id: str) -> list[dict[str, Any]]:
+        """The repair commands that open exceptions offer in the place of a command."""
+        rows = await self.connection.fetch(_OFFERED, tenant, command_id)
+        return [offer for row in rows if isinstance(offer := row["repair"], dict)]
+
+    async def elements_of(self, workflow_id: str) -> list[ElementView]:
+        """The elements that a case established and that are still desired."""
+        tail = "WHERE workflow_id = $1 AND NOT retired ORDER BY system, resource, element LIMIT 500"
+        return await ELEMENTS.select(self.connection, tail, workflow_id)
+
+    async def commands_named(self, tenant: str, command_ids: Sequence[str]) -> list[CommandView]:
+        """Commands of the tenant by id, whichever case they belong to."""
+        if not command_ids:
+            return []
+        rows = await self.connection.fetch(
+            f"SELECT * FROM {COMMANDS_SOURCE} AS c WHERE command_id = ANY($1::text[]) AND tenant = $2",
+            list(command_ids),
+            tenant,
+        )
+        return COMMANDS.read(rows)
+
+    async def mandate(self, mandate_id: str) -> MandateRow | None:
+        """One mandate, locked."""
+        tail = "WHERE mandate_id = $1 FOR UPDATE"
+        return next(iter(await MANDATES.select(self.connection, tail, mandate_id)), None)
+
+    async def let_run(self, mandate_id: str, sha256: str) -> None:
+        """Let a case go on by a corrected version of its document, under the mandate that it has."""
+        await self.connection.execute(_LET_RUN, mandate_id, sha256)
+
     async def at_work(self, tenant: str, command_id: str | None, exception_id: str | None) -> OperatorCommandRow | None:
         """The act that is at work on this operation or exception alone."""
         found = await OPERATOR_COMMANDS.select(self.connection, _AT_WORK, tenant, command_id, exception_id)
@@ -132,6 +185,13 @@ class OperatorReads(Reads):
             rows = await OPERATOR_COMMANDS.select(connection, tail, operator_command_id, reader.tenant, reader.subject)
         return next(iter(rows), None)
 
+    async def capability(self, reader: Reader, capability_id: str) -> CapabilityRow | None:
+        """One capability."""
+        async with self._connection() as connection:
+            tail = "WHERE capability_id = $1 AND tenant = $2 AND ($3::text IS NULL OR subject = $3)"
+            rows = await CAPABILITIES.select(connection, tail, capability_id, reader.tenant, reader.subject)
+        return next(iter(rows), None)
+
     async def operator_commands(
         self, reader: Reader, page: Page, *, target: str | None, state: str | None
     ) -> list[OperatorCommandRow]:
@@ -140,7 +200,7 @@ class OperatorReads(Reads):
             return await OPERATOR_COMMANDS.select(
                 connection,
                 "WHERE tenant = $1 AND ($2::text IS NULL OR actor = $2) "
-                "AND ($3::text IS NULL OR $3 IN (target_id, workflow_id, command_id, exception_id)) "
+                f"AND ($3::text IS NULL OR {_ABOUT}) "
                 "AND ($4::text IS NULL OR state = $4) "
                 "AND ($5::timestamptz IS NULL OR (created_at, operator_command_id) < ($5, $6)) "
                 "ORDER BY created_at DESC, operator_command_id DESC LIMIT $7",

@@ -41,8 +41,9 @@ _STATUS: Final = f"""(CASE WHEN a.status = '{PENDING}' AND a.expires_at <= trueu
   THEN '{EXPIRED}' ELSE a.status END)"""
 """As it is shown: nobody can approve it past its expiry, also where no timer has come yet."""
 
-_OWN: Final = """(a.requested_by = $2 OR EXISTS (SELECT 1 FROM gateway.case_view v
-  WHERE v.workflow_id = a.workflow_id AND v.subject = $2))"""
+_OWN: Final = """(a.requested_by = $2
+  OR (SELECT v.subject FROM gateway.case_view v WHERE v.workflow_id = a.workflow_id) = $2)"""
+"""Not EXISTS: that may be answered by one look at all cases of the subject."""
 
 _DISPOSE: Final = """
 UPDATE gateway.signal AS s SET disposition = d.disposition, reason = d.reason, version = d.version, disposed_at = d.at

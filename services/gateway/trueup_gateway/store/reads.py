@@ -162,17 +162,20 @@ class CoreReads(Reads):
         object_id: str | None,
         owner: str | None,
         overdue: bool | None,
+        is_open: bool | None = None,
     ) -> list[CaseView]:
         """A page of cases, newest first."""
         async with self._search() as connection:
             rows = await connection.fetch(
                 f"SELECT * FROM {CASES_SOURCE} AS c WHERE tenant = $1 "
                 "AND ($2::text IS NULL OR subject = $2) AND ($3::text IS NULL OR status = $3) "
-                "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL OR object_id = $5 "
-                "OR object_type || '/' || object_id = $5) "
+                "AND ($4::text IS NULL OR definition = $4) AND ($5::text IS NULL "
+                "OR object_id IN ($5, substr($5, strpos($5, '/') + 1)) "
+                "AND (object_id = $5 OR object_type || '/' || object_id = $5)) "
                 "AND ($6::text IS NULL OR owner = $6) AND ($7::bool IS NULL OR (status = ANY($11::text[]) "
                 "AND $7 = (deadline_at < trueup.now()))) "
                 "AND ($8::timestamptz IS NULL OR (created_at, workflow_id) < ($8, $9)) "
+                "AND ($12::bool IS NULL OR $12 = (status = ANY($11::text[]))) "
                 "ORDER BY created_at DESC, workflow_id DESC LIMIT $10",
                 reader.tenant,
                 reader.subject,
@@ -184,6 +187,7 @@ class CoreReads(Reads):
                 *before(page),
                 page.limit,
                 OPEN,
+                is_open,
             )
         return CASES.read(rows)
 
@@ -225,6 +229,7 @@ class CoreReads(Reads):
         status: str | None,
         owner: str | None,
         cause: str | None,
+        workflow_id: str | None = None,
         by_deadline: bool = False,
     ) -> list[ExceptionView]:
         """A page of exceptions, newest first, or by deadline, the nearest first."""
@@ -237,6 +242,7 @@ class CoreReads(Reads):
                 "AND ($4::text IS NULL OR status = $4) AND ($5::text IS NULL OR owner = $5) "
                 "AND ($6::text IS NULL OR failure_class = $6 OR envelope->>'failure_code' = $6) "
                 f"AND ($7::timestamptz IS NULL OR ({column}, exception_id) {beyond} ($7, $8)) "
+                "AND ($10::text IS NULL OR workflow_id = $10) "
                 f"ORDER BY {column} {way}, exception_id {way} LIMIT $9",
                 reader.tenant,
                 reader.subject,
@@ -246,6 +252,7 @@ class CoreReads(Reads):
                 cause,
                 *before(page),
                 page.limit,
+                workflow_id,
             )
 
     async def exception(self, reader: Reader, exception_id: str) -> ExceptionView | None:

@@ -74,8 +74,8 @@ class WorkflowSql(SqlTransaction):
         """Open cases of one version, oldest first."""
         return await CASES.select(
             self.connection,
-            "WHERE tenant = $1 AND definition = $2 AND status = ANY($3::text[]) AND (instance->>'version')::int = $4 "
-            "ORDER BY created_at, workflow_id LIMIT $5",
+            "WHERE tenant = $1 AND definition = $2 AND closed_at IS NULL AND status = ANY($3::text[]) "
+            "AND (instance->>'version')::int = $4 ORDER BY created_at, workflow_id LIMIT $5",
             tenant,
             name,
             OPEN,

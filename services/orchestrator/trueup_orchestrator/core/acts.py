@@ -91,3 +91,10 @@ def end_cancel(fold: Fold) -> None:
     fold.instance = fold.instance.evolve(cancel={**cancel, "ended": True})
     if cancel.get("operator_command_id"):
         tell_end(fold, cancel["operator_command_id"], result={"status": status.value})
+
+
+def overtake_cancel(fold: Fold, asked: OperatorCommand) -> None:
+    """A cancel that has not ended yet gives way to what a person asks for after it: whoever asked hears so."""
+    cancel = fold.instance.cancel or {}
+    if cancel.get("operator_command_id") and not cancel.get("ended"):
+        tell_end(fold, cancel["operator_command_id"], result={"overtaken_by": asked.operator_command_id})

@@ -15,8 +15,9 @@ REDRIVEN = "redrive"
 
 
 def redrive(fold: Fold, asked: OperatorCommand, declaration: CommandDeclaration, identity: str | None) -> None:
-    """Look first; what is not there is sent again."""
-    take_in_hand(fold, asked, OperatorAction.REDRIVE)
+    """Look first; what is not there is sent again. Trying to undo again says so; all else comes to a redrive here."""
+    undoes = asked.action == OperatorAction.COMPENSATE
+    take_in_hand(fold, asked, OperatorAction.COMPENSATE if undoes else OperatorAction.REDRIVE)
     looks = maybe_sent(fold.operation)
     queue_again(fold, asked, declaration, identity)
     if looks:

@@ -7,6 +7,7 @@ been sent. What a CONFIRMED of an older attempt proves is never forgotten: it ba
 from datetime import datetime
 from typing import Any, Final
 
+from trueup_common.contracts import standing
 from trueup_common.contracts.ids import attempt_id
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.shape import rfc3339
@@ -86,6 +87,14 @@ def dispatched(row: JournalRow, fence: int) -> dict[str, Any]:
     return recorded(row, entry(row.command_id, fence, DISPATCHED))
 
 
+def worker_of(row: JournalRow) -> str | None:
+    """The process that the newest attempt ran in, as far as it is known: all its incarnations are one."""
+    owner = row.lease_owner or ""  # until its first beat the lease is held for the adapter, whoever that is
+    beaten = owner if "#" in owner else None
+    named = next((item["worker"] for item in reversed(row.attempts) if item.get("worker")), beaten)
+    return named.partition("#")[0] if named else None
+
+
 def unsent(row: JournalRow, fence: int) -> dict[str, Any]:
     """Columns that change when an attempt got no grant: nothing of it was or will be sent."""
     return recorded(row, entry(row.command_id, fence, ReceiptStatus.NOT_SENT.value))
@@ -106,6 +115,8 @@ def received(row: JournalRow, receipt: Receipt) -> dict[str, Any]:
         external_resource_id=receipt.external_resource_id,
         sent=receipt.sent_at is not None,
     )
+    if receipt.worker is not None and receipt.status is not ReceiptStatus.CONFIRMED:
+        new["worker"] = receipt.worker  # what went wrong may have its sender in common with others
     if _overslept(receipt):
         new["overslept"] = True
     return recorded(row, new)
@@ -143,11 +154,8 @@ def stalled(row: JournalRow) -> bool:
     )
 
 
-def barred(row: JournalRow) -> bool:
-    """True where an attempt is known to have landed although the operation did not succeed, and nobody settled it."""
-    if row.resolution_type is not None:
-        return False
-    return row.state is not OperationState.SUCCESS and any(item["state"] == CONFIRMED for item in row.attempts)
+barred: Final = standing.barred
+"""True where an attempt is known to have landed although the operation did not succeed, and nobody settled it."""
 
 
 def duplicated(row: JournalRow) -> bool:

@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from trueup_common.contracts.events import OperatorCommand
-from trueup_common.contracts.operators import OperatorAction, resumption
+from trueup_common.contracts.operators import OperatorAction
+from trueup_common.contracts.resumption import Resumption, resumption
 from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.standing import barred
 from trueup_common.contracts.states import OperationState
-from trueup_common.contracts.workflow import Direction, StepPhase, StepState
-from trueup_orchestrator.core.acts import done_by, tell_end
+from trueup_common.contracts.workflow import Direction, StepPhase
+from trueup_orchestrator.core.acts import done_by, in_hand, overtake_cancel, tell_end
 from trueup_orchestrator.core.again import redrive, renew
-from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.obligations import RESOLVED
 from trueup_orchestrator.core.operation import PERSONS, Trigger
 from trueup_orchestrator.core.reactions import turn
+from trueup_orchestrator.core.resuming import fresh, rows_of
 from trueup_orchestrator.core.status import on_its_way
 
 A = OperatorAction
@@ -64,6 +66,7 @@ def _pause(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 def _cancel(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
     """Its end comes later: what is out settles, what was done is undone (see `acts.end_cancel`)."""
     _note(fold, asked, "CancelRequested", cause)
+    overtake_cancel(fold, asked)
     fold.instance = fold.instance.evolve(cancel=_entry(asked))
 
 
@@ -78,8 +81,15 @@ def _take_over(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 
 def _compensate(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
     _note(fold, asked, "CompensationAsked", cause)
-    turn(fold, Direction.BACKWARD, UNDONE, detail=asked.reason)
+    _undo(fold, asked)
     _done(fold, asked)
+
+
+def _undo(fold: Fold, asked: OperatorCommand) -> None:
+    """Backwards on a person's decision: whatever comes of it names who decided."""
+    turn(fold, Direction.BACKWARD, UNDONE, detail=asked.reason)
+    turned = {**(fold.instance.turned or {}), "actor": asked.actor, "operator_command_id": asked.operator_command_id}
+    fold.instance = fold.instance.evolve(turned=turned)
 
 
 def _hand_back(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
@@ -96,22 +106,23 @@ def _resume(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
         _done(fold, asked)
         return
     from_step = str(asked.params.get("from_step"))
-    states = {row.command_id: row.state for row in (*fold.operations.values(), *fold.foreign.values())}
-    found = resumption(list(fold.steps.values()), states, from_step)
-    if found is None:
-        found = [], [state.id for state in fold.steps.values()]
-    again, kept = found
+    steps = list(fold.steps.values())
+    found = resumption(steps, rows_of(fold), from_step) or Resumption((), tuple(step.id for step in steps))
+    again, kept = list(found.again), list(found.kept)
     _note(fold, asked, "CaseResumed", cause, from_step=from_step, again=again, kept=kept)
     for step_id in again:
         _reopen(fold, asked, step_id)
     go_forward(fold, asked)
-    if not any(row.operator_command_id == asked.operator_command_id for row in fold.operations.values()):
-        _done(fold, asked, again=again, kept=kept)  # else it ends with what was redriven
+    redriven = [row for row in fold.operations.values() if row.operator_command_id == asked.operator_command_id]
+    if not any(in_hand(row) for row in redriven):
+        _done(fold, asked, again=again, kept=kept, version=fold.instance.version)  # else it ends with what was redriven
 
 
 def _reopen(fold: Fold, asked: OperatorCommand, step_id: str) -> None:
     """A step from its beginning; an effect that may have happened is redriven instead: looked at first."""
     state = fold.steps[step_id]
+    if state.phase is StepPhase.PENDING:
+        return  # it has not begun
     row = fold.operations.get(state.command_id or "")
     if row is None or row.state in (OperationState.FAILED, OperationState.CANCELLED, OperationState.CONFLICT):
         if row is not None and barred(row):
@@ -119,14 +130,10 @@ def _reopen(fold: Fold, asked: OperatorCommand, step_id: str) -> None:
         if row is not None and row.state is OperationState.CONFLICT:
             fold.at(row.command_id).fail(Trigger.SETTLE_ABSENT, row.error_class, row.error_code or "conflict")
             done_by(fold, asked)
-        fold.steps[step_id] = _fresh(state)
+        fold.steps[step_id] = fresh(state)
     elif row.state in PERSONS and fold.workflow is not None:
         fold.at(row.command_id)
         redrive(fold, asked, fold.workflow.declarations[row.command_type], row.identity)
-
-
-def _fresh(state: StepState) -> StepState:
-    return StepState(id=state.id, kind=state.kind, command_type=state.command_type, generation=state.generation + 1)
 
 
 def go_forward(fold: Fold, asked: OperatorCommand, *, undoing: bool = False) -> None:
@@ -136,16 +143,17 @@ def go_forward(fold: Fold, asked: OperatorCommand, *, undoing: bool = False) -> 
     not to be cancelled any more.
     """
     if undoing:
-        turn(fold, Direction.BACKWARD, UNDONE, detail=asked.reason)
+        _undo(fold, asked)
         return
     for state in list(fold.steps.values()):
         if state.phase is StepPhase.FAILED:
             fold.step(state.id, held=True)
         elif state.phase is StepPhase.WITHDRAWN:
-            fold.steps[state.id] = _fresh(state)
+            fold.steps[state.id] = fresh(state)
     for row in list(fold.operations.values()):
         if row.cancel_requested and row.compensates is None and on_its_way(row):
             fold.at(row.command_id).set(cancel_requested=False)
+    overtake_cancel(fold, asked)
     if fold.instance.direction != Direction.FORWARD:
         fold.case_note("CaseTurned", direction=Direction.FORWARD.value, reason=asked.action)
     fold.instance = fold.instance.evolve(direction=Direction.FORWARD.value, turned=None, cancel=None, paused=None)
@@ -154,18 +162,26 @@ def go_forward(fold: Fold, asked: OperatorCommand, *, undoing: bool = False) -> 
 
 def _mark_resolved(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
     """A person says what became of every effect: the case is over, and nothing of it is owed any more."""
-    _note(fold, asked, "CaseResolved", cause, disposition=asked.params.get("disposition"))
+    owed = [item["element"] for item in fold.instance.owed]
+    _note(fold, asked, "CaseResolved", cause, disposition=asked.params.get("disposition"), unobserved=owed or None)
     for row in list(fold.operations.values()):
         if row.state in PERSONS:
             settled = {"resolved_at": fold.moment.business, "resolution_type": "resolved"}
             fold.at(row.command_id).move(Trigger.RESOLVE, human_review_required=False, **settled)
             done_by(fold, asked)
-    turned = {**(fold.instance.turned or {}), "reason": RESOLVED, "detail": asked.reason, "at": rfc3339(asked.at)}
     stopped = fold.instance.direction == Direction.STOP
+    overtake_cancel(fold, asked)  # else the cancel would turn it once more, and call undone what nobody undid
     fold.instance = fold.instance.evolve(
-        direction=fold.instance.direction if stopped else Direction.PERSON.value, turned=turned, owed=[]
+        direction=fold.instance.direction if stopped else Direction.PERSON.value, cancel=None
     )
+    end_owing(fold, asked)
     _done(fold, asked)
+
+
+def end_owing(fold: Fold, asked: OperatorCommand) -> None:
+    """What was owed is settled by a person's word: the case ends as resolved, and never as closed."""
+    turned = {**(fold.instance.turned or {}), "reason": RESOLVED, "detail": asked.reason, "at": rfc3339(asked.at)}
+    fold.instance = fold.instance.evolve(turned=turned, owed=[])
 
 
 CaseAct = Callable[[Fold, OperatorCommand, str | None], None]

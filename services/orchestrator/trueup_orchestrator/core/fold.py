@@ -61,6 +61,7 @@ class Fold:
         "instance",
         "known",
         "late_until",
+        "lateness",
         "moment",
         "notes",
         "obligations",
@@ -98,6 +99,8 @@ class Fold:
         self.asking: dict[str, str] = {}
         """Why a settlement is to be asked for when the fold is sealed, by command."""
         self.late_until: dict[str, datetime] = {}
+        self.lateness: list[float] = []
+        """By how many seconds each timer that woke this case came late."""
         self.unverified = False
         """True where verification is overdue."""
         self.undone = False

@@ -11,6 +11,7 @@ from trueup_common.contracts.events import ExceptionReported
 from trueup_common.contracts.failures import failure_class
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import JournalRow, ObligationRow
+from trueup_common.contracts.operators import UNVERIFIED, is_unverified
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import (
     ErrorClass,
@@ -22,7 +23,7 @@ from trueup_common.contracts.states import (
 from trueup_common.contracts.topology import event_subject
 from trueup_common.contracts.workflow import Direction
 from trueup_orchestrator.core.acts import in_hand
-from trueup_orchestrator.core.attempts import barred, duplicated, stalled
+from trueup_orchestrator.core.attempts import barred, duplicated, stalled, worker_of
 from trueup_orchestrator.core.envelopes import Cause, case_envelope, envelope
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.operation import PERSONS
@@ -31,7 +32,6 @@ from trueup_orchestrator.core.replacing import SUPERSEDED
 EFFECTS_DUPLICATED: Final = "effects_duplicated"
 EFFECT_AFTER_FAILURE: Final = "effect_after_failure"
 LANDED_AFTER_CANCEL: Final = "landed_after_cancel"
-UNVERIFIED: Final = "unverified"
 RESOLVED: Final = "resolved"
 """Reason of a case that a person closed, saying what became of every effect."""
 
@@ -176,8 +176,7 @@ def _kept(fold: Fold, row: JournalRow) -> dict[Owed, Cause]:
 def _unverified(fold: Fold) -> str | None:
     if fold.instance.status not in (InstanceStatus.VERIFYING, InstanceStatus.COMPENSATING):
         return None
-    known = any(item.envelope.get("failure_code") == UNVERIFIED for item in fold.obligations.values())
-    return UNVERIFIED if known or fold.unverified else None
+    return UNVERIFIED if fold.unverified or is_unverified(fold.obligations.values()) else None
 
 
 def _of_case(fold: Fold, demanded: dict[Owed, Cause]) -> None:
@@ -232,6 +231,9 @@ def _open(fold: Fold, owed: Owed, cause: Cause) -> ObligationRow:
     else:
         row = fold.operations[command_id]
         version, told = fold.at(command_id).version, envelope(row, kind, cause, rfc3339(now))
+        asked_by = (instance.turned or {}).get("actor")
+        if row.compensates is not None and asked_by is not None:
+            told["asked_by"] = asked_by  # the undoing that ended badly was a person's decision
     return ObligationRow(
         obligation_id=derived_id("obl", command_id or instance.workflow_id, kind.value, version),
         tenant=instance.tenant,
@@ -250,10 +252,15 @@ def _open(fold: Fold, owed: Owed, cause: Cause) -> ObligationRow:
 def _shared(fold: Fold, command_id: str | None) -> dict[str, Any]:
     """What this trouble may have in common with others: whoever finds the same in many has found a cause."""
     row = fold.operations.get(command_id or "")
+    told = {
+        "agent_version": fold.instance.mandate.get("agent_version"),
+        "worker": worker_of(row) if row is not None else None,
+    }
     return {
         "agent": fold.instance.subject,
         "policy_sha256": fold.instance.mandate.get("policy_sha256"),
         "adapter_version": row.declaration_sha256 if row is not None else None,
+        **{name: value for name, value in told.items() if value is not None},
     }
 
 

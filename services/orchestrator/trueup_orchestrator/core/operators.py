@@ -20,20 +20,25 @@ from trueup_common.contracts.operators import (
     TargetKind,
     allowed,
     case_facts,
+    is_unverified,
     operation_facts,
 )
 from trueup_common.contracts.shape import record
+from trueup_common.contracts.standing import said_of, standing, unspoken
 from trueup_common.contracts.states import Findability, OperationState
 from trueup_orchestrator.core.acts import done_by, take_in_hand, tell_end
 from trueup_orchestrator.core.again import look, queue_again, redrive
 from trueup_orchestrator.core.case import Authority
-from trueup_orchestrator.core.case_acts import CASE_ACTS, go_forward
+from trueup_orchestrator.core.case_acts import CASE_ACTS, end_owing, go_forward
 from trueup_orchestrator.core.due import fold_cancel, fold_due
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.obligations import alert_of, replaced
 from trueup_orchestrator.core.operation import PERSONS, Trigger
+from trueup_orchestrator.core.resuming import migrate, unfit
 from trueup_orchestrator.core.saga import has_ended
+from trueup_orchestrator.core.status import on_its_way
 from trueup_orchestrator.core.success import succeed
+from trueup_orchestrator.core.workflow import Workflow
 
 A = OperatorAction
 
@@ -42,27 +47,32 @@ A = OperatorAction
 class Ground:
     """What a command rests on beside the case, looked up by whoever holds the transaction.
 
-    `identity` is the operation's business identity, `rival` the command that has it, or its key, by now.
+    `identity` is the operation's business identity, `rival` the command that has it, or its key, by now. `corrected`
+    is the version of its document that a case shall go on by.
     """
 
     authority: Authority
     declaration: CommandDeclaration | None = None
     identity: str | None = None
     rival: str | None = None
+    corrected: Workflow | None = None
 
 
 def possible(fold: Fold, ground: Ground) -> tuple[OperatorAction, ...]:
     """What is possible on the operation in focus, or where there is no declaration on the case as a whole."""
-    case = case_facts(fold.instance, revoked=ground.authority.revoked is not None)
+    unverified = is_unverified(fold.obligations.values())
+    case = case_facts(fold.instance, revoked=ground.authority.revoked is not None, unverified=unverified)
     if ground.declaration is None:
-        return allowed(TargetKind.WORKFLOW, Facts(case=case))
+        out = any(on_its_way(row) for row in fold.operations.values())
+        found = allowed(TargetKind.WORKFLOW, Facts(case=case))
+        return tuple(action for action in found if not (out and action is A.MARK_RESOLVED))  # nobody knows its end yet
     row = fold.operation
     if replaced(fold, row):
         return ()  # a later operation speaks for its step
     facts = operation_facts(
         row,
         findable=ground.declaration.findability is not Findability.NONE,
-        alert=alert_of(row, alone=fold.workflow is None) is not None,
+        alert=alert_of(row, alone=fold.workflow is None) is not None or (fold.workflow is None and unverified),
     )
     found = allowed(TargetKind.COMMAND, Facts(case=case, operation=facts))
     if _comes_too_early(fold, row):
@@ -88,11 +98,43 @@ def fold_command(fold: Fold, asked: OperatorCommand, ground: Ground, cause: str 
     elif action in _TAKES_KEY and ground.rival is not None:
         left = tuple(item for item in available if item not in _TAKES_KEY)
         _refuse(fold, asked, f"{ground.rival} has the key or the business identity by now", left, cause)
+    elif _finds_what_is_over(fold, asked, action):
+        _refuse(fold, asked, f"an operation that is {fold.state} can only be closed (CLOSE)", available, cause)
     elif ground.declaration is None:
-        CASE_ACTS[action](fold, asked, cause)
+        _on_case(fold, asked, ground, available, cause)
     else:
         _note(fold, asked, action, cause)
         ACTS[action](fold, asked, ground)
+
+
+def _finds_what_is_over(fold: Fold, asked: OperatorCommand, action: OperatorAction) -> bool:
+    """True for a finding about an operation that has ended since the gateway looked: its end never changes."""
+    return action is A.SETTLE and fold.state not in PERSONS and asked.params.get("finding") != Settled.CLOSE
+
+
+def _on_case(
+    fold: Fold, asked: OperatorCommand, ground: Ground, available: tuple[OperatorAction, ...], cause: str | None
+) -> None:
+    """An act on the case as a whole. What the gateway looked at may have moved since: it is looked at again."""
+    action, wrong = OperatorAction(asked.action), None
+    if action is A.MARK_RESOLVED:
+        wrong = _unspoken(fold, asked)
+    elif ground.corrected is not None:
+        wrong = unfit(fold, asked, ground.corrected)
+    if wrong is not None:
+        _refuse(fold, asked, wrong, available, cause)
+        return
+    if ground.corrected is not None:
+        migrate(fold, asked, ground.corrected, cause)
+    CASE_ACTS[action](fold, asked, cause)
+
+
+def _unspoken(fold: Fold, asked: OperatorCommand) -> str | None:
+    """What closing the case would pass over in silence: effects that stand by now, or that are none of it."""
+    assert fold.workflow is not None
+    by_hash = {item.sha256: item for item in fold.workflow.declarations.values()}
+    owed = standing(list(fold.operations.values()), by_hash)
+    return "; ".join(unspoken(owed, said_of(asked.params), asked.seen)[:20]) or None
 
 
 _TAKES_KEY: Final = frozenset({A.RETRY, A.REDRIVE, A.COMPENSATE})
@@ -130,8 +172,17 @@ def _note(fold: Fold, asked: OperatorCommand, action: OperatorAction, cause: str
         finding=asked.params.get("finding"),
         disposition=asked.params.get("disposition"),
         observation=asked.params.get("observation"),
+        unobserved=_unobserved(fold, action),
         evidence=asked.evidence or None,
     )
+
+
+def _unobserved(fold: Fold, action: OperatorAction) -> list[str] | None:
+    """The elements that a person's word stands for from here on: nobody could observe them."""
+    if fold.workflow is not None or ACTS[action] not in (_settle, _close):
+        return None
+    known = is_unverified(fold.obligations.values())
+    return [item["element"] for item in fold.instance.owed] if known else None
 
 
 def _cancel(fold: Fold, asked: OperatorCommand, ground: Ground) -> None:
@@ -202,6 +253,8 @@ def _close(fold: Fold, asked: OperatorCommand, ground: Ground) -> None:
     """The rest of it is somebody's decision: resolved, or what a person had to look at was looked at."""
     kind = "closed" if asked.action == A.SETTLE else "resolved"
     settled = {"resolved_at": fold.moment.business, "resolution_type": kind, "human_review_required": False}
+    if fold.workflow is None and is_unverified(fold.obligations.values()):
+        end_owing(fold, asked)
     if fold.state in PERSONS:
         fold.move(Trigger.RESOLVE, **settled)
     else:

@@ -6,6 +6,7 @@ from typing import Final
 from trueup_common.contracts.events import SettleRequested
 from trueup_common.contracts.history import append
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
+from trueup_common.contracts.shape import fragment, json_bytes
 from trueup_common.contracts.states import (
     INSTANCE_TERMINAL,
     CompensationState,
@@ -18,10 +19,11 @@ from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.case import Case, Decision
 from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.launch import operation_of
-from trueup_orchestrator.core.obligations import alert_of, settle
+from trueup_orchestrator.core.obligations import RESOLVED, alert_of, settle
 from trueup_orchestrator.core.operation import PERSONS, UNDECIDED
 from trueup_orchestrator.core.recovery import pivot_of, pivot_of_all
 from trueup_orchestrator.core.signals import let_go
+from trueup_orchestrator.core.spending import spent
 from trueup_orchestrator.core.status import REFUSALS, status_of_workflow
 from trueup_orchestrator.core.telling import is_durable, of_interest, tell
 
@@ -33,6 +35,8 @@ def status_of(instance: InstanceRow, row: JournalRow) -> InstanceStatus:
     if instance.status in INSTANCE_TERMINAL:
         return instance.status
     if row.state is OperationState.SUCCESS:
+        if (instance.turned or {}).get("reason") == RESOLVED:
+            return InstanceStatus.RESOLVED  # what it owed was settled by a person, not observed
         if alert_of(row) is not None:
             return InstanceStatus.HUMAN_TAKEOVER
         return InstanceStatus.VERIFYING if instance.owed else InstanceStatus.CLOSED
@@ -163,6 +167,8 @@ def seal(fold: Fold) -> Decision:
     if instance_changed:
         events = _chain(fold)
         durable = told and is_durable(fold, (*begun, *moved), bool(opened or closed))
+        history = before.unpublished + events
+        written = json_bytes(history) if durable else None
         last = events[-1] if events else None
         seq = last.seq if last else fold.instance.history_seq
         fold.instance = fold.instance.evolve(
@@ -170,10 +176,11 @@ def seal(fold: Fold) -> Decision:
             history_seq=seq,
             history_hash=last.hash if last else fold.instance.history_hash,
             published_seq=seq if durable else fold.instance.published_seq,
+            spent=spent(fold, None if written is None else len(written), moved=bool(begun or moved)),
         )
         if told:
-            tell(fold, of_interest(fold, (*begun, *moved)), before.unpublished + events, durable)
-        unpublished = () if durable else before.unpublished + events
+            tell(fold, of_interest(fold, (*begun, *moved)), history if written is None else fragment(written), durable)
+        unpublished = () if durable else history
     outgoing = tuple(fold.outgoing)
     fold.outgoing.clear()  # progress is made from the fold later: held there too, it would be a cycle
     return Decision(

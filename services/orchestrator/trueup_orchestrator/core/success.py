@@ -82,6 +82,7 @@ def _element(
         verified=verified,
         observation=seen,
         repair=repair_of(declaration, item, known),
+        downstream_of=item.downstream_of,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged
-from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
+from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.shape import fragment, json_bytes, written
 from trueup_common.contracts.states import ANSWERED, CompensationState, InstanceStatus, OperationState
 from trueup_common.contracts.topology import event_subject
@@ -61,12 +61,16 @@ def _told_case(instance: InstanceRow) -> dict[str, Any]:
     told.pop("input", None)
     told["steps"] = [{name: value for name, value in step.items() if name != "output"} for step in instance.steps]
     told["held"] = [{**item, "data": None} for item in instance.held]
-    told["mandate"] = told["declarations"] = {}  # the gateway has rows of its own for what a case may do
+    told["mandate"] = {"risk": instance.mandate.get("risk")}  # of what a case may do the gateway has rows of its own
+    told["declarations"] = {}
     return told
 
 
-def tell(fold: Fold, moved: Sequence[JournalRow], history: tuple[HistoryEvent, ...], durable: bool) -> None:
-    """The case to the gateway with what changed, and the answer to the replica whose client waits."""
+def tell(fold: Fold, moved: Sequence[JournalRow], history: Any, durable: bool) -> None:
+    """The case to the gateway with what changed, and the answer to the replica whose client waits.
+
+    `history` is a sequence of events, or such a sequence written as JSON.
+    """
     instance = fold.instance
     if durable:
         case = written(_told_case(instance))
@@ -89,7 +93,7 @@ def _changed(
     fold: Fold,
     case: Any,
     operations: Sequence[tuple[JournalRow, bytes]],
-    history: tuple[HistoryEvent, ...],
+    history: Any,
     suffix: str,
 ) -> Message:
     body = {

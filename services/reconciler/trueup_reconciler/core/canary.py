@@ -16,7 +16,7 @@ from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import ExceptionKind, FailureClass, Phase
 from trueup_reconciler.core.drift import looked_at
 from trueup_reconciler.core.element import ElementRow, Turn, object_key, turn
-from trueup_reconciler.core.report import close
+from trueup_reconciler.core.report import close, restated
 from trueup_reconciler.core.turned import Care
 
 RESOURCE: Final = "trueup-selftest"
@@ -136,7 +136,10 @@ def missed(
     """The planted drift was not found in time: the detector of this pair is dead or blind, and a person hears of it."""
     number = canary.misses_count + 1
     later = canary.evolve(due_at=real + timedelta(seconds=watch.period_seconds), misses_count=number)
-    if canary.obligation_id is not None and (obligation is None or obligation.status == "open"):
+    if obligation is not None and obligation.status == "open":
+        # Told again while it lasts: whoever called it resolved without healing it meets it again.
+        return Tried(later, opened=restated(obligation, {"misses_count": number}, now))
+    if canary.obligation_id is not None and obligation is None:
         return Tried(later)
     obligation_id = derived_id("obl", "selftest", canary.canary_key, canary.planted_at.isoformat(), number)
     nobody = derived_id("cmd", "selftest", canary.tenant, canary.system)

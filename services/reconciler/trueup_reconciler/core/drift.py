@@ -73,6 +73,7 @@ def element_of(event: Established, item: EstablishedElement, traceparent: str | 
         object_type=event.object_type,
         object_id=event.object_id,
         repair=item.repair.model_dump(mode="json") if item.repair is not None else None,
+        downstream_of=list(item.downstream_of),
     )
 
 
@@ -160,8 +161,8 @@ def mended(row: ElementRow, event: Established, item: EstablishedElement, now: d
     return Turned(base.evolve(repair_owed=True), paid=displaced)
 
 
-def observe(row: ElementRow, seen: Observation, *, now: datetime, terms: Terms) -> Turned:
-    """Compare one observation with the desired value."""
+def observe(row: ElementRow, seen: Observation, *, now: datetime, terms: Terms, ahead: tuple[str, ...] = ()) -> Turned:
+    """Compare one observation with the desired value. `ahead` are elements that are brought right before this one."""
     looked, asked = looked_at(row, seen, now), tuple(row.looks)
     if looked.phase is Phase.HEALTHY:
         return _healthy(row, looked, seen, now, asked)
@@ -169,7 +170,7 @@ def observe(row: ElementRow, seen: Observation, *, now: datetime, terms: Terms) 
         rule = accepted(terms.rules, row, seen, now)
         if rule is not None:
             return _ignored(row, looked, rule, asked)
-        return _drifted(row, looked, seen, now=now, terms=terms, asked=asked)
+        return _drifted(row, looked, seen, now=now, terms=terms, asked=asked, ahead=ahead)
     return Turned(looked, looked=asked)
 
 
@@ -195,6 +196,7 @@ def looked_at(row: ElementRow, seen: Observation, now: datetime) -> ElementRow:
         visit_id=None,
         visit_asked_at=None,
         looks=[],
+        awaited=row.awaited and phase is Phase.CONVERGING,
         next_visit_at=next_visit(
             phase,
             same_count=same_count,
@@ -224,7 +226,13 @@ def _healthy(
 ) -> Turned:
     over = (before.obligation_id, "observed_healthy") if before.obligation_id is not None else None
     healthy = looked.evolve(
-        owed=False, repair_owed=False, healthy_at=now, drifted_at=None, obligation_id=None, reported_sha256=None
+        owed=False,
+        repair_owed=False,
+        healthy_at=now,
+        drifted_at=None,
+        obligation_id=None,
+        reported_sha256=None,
+        waits_for=[],
     )
     return Turned(healthy, paid=held(before, seen), closed=over, closed_for=before if over else None, looked=asked)
 
@@ -236,6 +244,7 @@ def _ignored(before: ElementRow, looked: ElementRow, rule: IgnoreRule, asked: tu
         reason=f"accepted by {rule.id} until {rule.until.isoformat()}",
         obligation_id=None,
         reported_sha256=None,
+        waits_for=[],
         next_visit_at=min(looked.next_visit_at or rule.until, rule.until),
     )
     return Turned(row, closed=over, closed_for=before if over else None, looked=asked)
@@ -249,6 +258,7 @@ def _drifted(
     now: datetime,
     terms: Terms,
     asked: tuple[dict[str, str], ...],
+    ahead: tuple[str, ...],
 ) -> Turned:
     """Open a drift, or say what has become of the open one. `looked` is being classified."""
     if before.obligation_id is None or before.stage is Stage.VERIFY:
@@ -259,6 +269,7 @@ def _drifted(
         looked = looked.evolve(automatic=False, escalated_code=way.code)
     if before.obligation_id is not None and before.stage is not Stage.VERIFY and looked.repair_status in IN_FLIGHT:
         looked = turn(looked, Turn.REPAIR_PLANNED)
+    looked = looked.evolve(waits_for=list(ahead))
     facts = report.of_observation(looked, seen, way)
     told = report.said(facts)
     if before.obligation_id is not None:

@@ -170,6 +170,14 @@ class ElementRow(ForwardContract):
     """Of what the open exception says, so that it is told again only where that changed."""
     looks: list[dict[str, str]] = Field(default_factory=list)
     """Operator commands that asked for a look and hear of the next observation."""
+    downstream_of: list[str] = Field(default_factory=list)
+    """Elements of the same business object that come first: while one has drifted, this one is not repaired."""
+    waits_for: list[str] = Field(default_factory=list)
+    """Those of them that its open drift waits for."""
+    awaited: bool = False
+    """True while something downstream waits for the next look at this one."""
+    surveyed_at: Instant | None = None
+    """When a survey last listed the object. Not listed any more by the next one, it is looked at, now."""
 
     @property
     def rank(self) -> tuple[int, int, datetime, str]:

@@ -10,6 +10,7 @@ from trueup_common.contracts.events import RepairChanged
 from trueup_common.contracts.ids import derived_id
 from trueup_reconciler.core.budget import IN_FLIGHT, TURN, Budget, Route, Way, kind_of_row, route
 from trueup_reconciler.core.element import TABLE, ElementRow, Turn, turn
+from trueup_reconciler.core.order import soon
 from trueup_reconciler.core.turned import Turned
 
 LOOKS_MAX: Final = 20
@@ -29,7 +30,7 @@ def heard(row: ElementRow, event: RepairChanged, *, now: datetime, budget: Budge
     if event.status in IN_FLIGHT:
         known = _turned(known, Turn.REPAIR_PLANNED)
     if event.status in ("VERIFYING", "DONE"):
-        known = _soon(known, now)
+        known = soon(known, now)
     return Turned(known)
 
 
@@ -43,7 +44,7 @@ def _failed(row: ElementRow, event: RepairChanged, now: datetime, budget: Budget
     turned = _routed(tried, way)
     if way.way is Way.ESCALATED:
         turned = turned.evolve(automatic=False, escalated_code=way.code)
-    return Turned(_soon(turned, now), restated=_restated(turned, way))
+    return Turned(soon(turned, now), restated=_restated(turned, way))
 
 
 def _escalated(row: ElementRow) -> Turned:
@@ -58,7 +59,7 @@ def _escalated(row: ElementRow) -> Turned:
 def asked(row: ElementRow, look: dict[str, str], now: datetime) -> Turned:
     """Somebody wants it looked at: now, and hears what was seen."""
     others = [one for one in row.looks if one["operator_command_id"] != look["operator_command_id"]]
-    return Turned(_soon(row.evolve(looks=[*others, look][-LOOKS_MAX:]), now))
+    return Turned(soon(row.evolve(looks=[*others, look][-LOOKS_MAX:]), now))
 
 
 def allowed_again(row: ElementRow, now: datetime, budget: Budget) -> Turned:
@@ -98,9 +99,3 @@ def _turned(row: ElementRow, move: Turn) -> ElementRow:
 def _routed(row: ElementRow, way: Route) -> ElementRow:
     """On its new way; an element that is being looked at finds it by the comparison, from the same facts."""
     return turn(row, Turn.REPAIR_FAILED, TURN[way.way]) if (row.stage, Turn.REPAIR_FAILED) in TABLE else row
-
-
-def _soon(row: ElementRow, now: datetime) -> ElementRow:
-    """Due now; a look that is under way began before what is asked for and does not count."""
-    soon: ElementRow = row.evolve(next_visit_at=now, visit_id=None, visit_asked_at=None, same_count=0)
-    return soon

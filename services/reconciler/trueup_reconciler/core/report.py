@@ -48,6 +48,7 @@ def of_observation(row: ElementRow, seen: Observation, route: Route) -> dict[str
         "repair_not_before": route.not_before.isoformat() if route.not_before is not None else None,
         "repairs_count": row.repairs_count,
         "held": row.repairs_count == 0,
+        "waits_for": row.waits_for,
     }
 
 
@@ -105,9 +106,10 @@ def restated(obligation: ObligationRow, facts: dict[str, Any], now: datetime) ->
     return changed
 
 
-def close(obligation: ObligationRow, resolution: str, now: datetime) -> ObligationRow:
+def close(obligation: ObligationRow, resolution: str, now: datetime, *, by: str | None = None) -> ObligationRow:
     """An obligation that is no longer open."""
+    told = obligation.envelope if by is None else {**obligation.envelope, "resolved_by": by}
     closed: ObligationRow = obligation.evolve(
-        status="closed", closed_at=now, resolution_type=resolution, version=obligation.version + 1
+        status="closed", closed_at=now, resolution_type=resolution, version=obligation.version + 1, envelope=told
     )
     return closed

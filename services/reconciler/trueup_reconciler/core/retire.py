@@ -1,8 +1,12 @@
-"""Retiring: what an operation established is no longer desired, because it is being undone: intent, not drift."""
+"""Retiring: what an operation established is no longer desired, because it is undone or a person lets it go."""
 
-from trueup_common.contracts.events import Retired
+from typing import Final
+
+from trueup_common.contracts.events import OperatorCommand, Retired
 from trueup_reconciler.core.element import ElementRow, Stage, Turn, object_key, turn
 from trueup_reconciler.core.turned import Paid, Turned, given_up
+
+LET_GO: Final = "marked_resolved"
 
 
 def retire(
@@ -26,23 +30,7 @@ def retire(
         if row is not None:
             version, visits, drifts = row.state_version, row.visits_count, row.drifts_count
     base = gone or _bare(event, resource, element, traceparent)
-    retired = base.evolve(
-        stage=Stage.RETIRED,
-        retired_by=event.retired_by,
-        desired=None,
-        owed=False,
-        repair=None,
-        repair_owed=False,
-        looks=[],
-        obligation_id=None,
-        visit_id=None,
-        visit_asked_at=None,
-        next_visit_at=None,
-        reason=f"retired by {event.retired_by}",
-        state_version=version,
-        visits_count=visits,
-        drifts_count=drifts,
-    )
+    retired = _at_rest(base, event.retired_by).evolve(state_version=version, visits_count=visits, drifts_count=drifts)
     closed = (row.obligation_id, "retired") if row is not None and row.obligation_id is not None else None
     foreign = row is not None and row.command_id != event.command_id
     overtaken: tuple[Paid, ...] = ()
@@ -56,6 +44,41 @@ def retire(
         closed_for=row if closed else None,
         displaced=row if foreign else None,
     )
+
+
+def let_go(row: ElementRow, asked: OperatorCommand) -> Turned:
+    """A person accepts for good what an element has drifted to: nothing is desired of it until a newer operation says
+    so. Whatever is owed for it is owed no longer, and who decided that stands in the exception."""
+    by = asked.operator_command_id
+    return Turned(
+        _at_rest(turn(row, Turn.RETIRE), by),
+        paid=given_up(row, by),
+        looked=tuple(row.looks),
+        closed=(row.obligation_id, LET_GO) if row.obligation_id is not None else None,
+        closed_for=row,
+        closed_by=asked.actor,
+    )
+
+
+def _at_rest(row: ElementRow, by: str) -> ElementRow:
+    """An element of which nothing is desired: not visited, not repaired, not owed."""
+    resting: ElementRow = row.evolve(
+        stage=Stage.RETIRED,
+        retired_by=by,
+        desired=None,
+        owed=False,
+        repair=None,
+        repair_owed=False,
+        looks=[],
+        obligation_id=None,
+        waits_for=[],
+        awaited=False,
+        visit_id=None,
+        visit_asked_at=None,
+        next_visit_at=None,
+        reason=f"retired by {by}",
+    )
+    return resting
 
 
 def _bare(event: Retired, resource: str, element: str, traceparent: str | None) -> ElementRow:

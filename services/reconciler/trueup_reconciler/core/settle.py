@@ -17,6 +17,8 @@ from trueup_common.contracts.task import FindTask, Found, Operation
 from trueup_reconciler.core.settlement import TABLE, Act, Heard, SettlementRow, SettlementState
 
 BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+EARLY_SECONDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0)
+"""While absence cannot be proved yet: what happened late is seen soon, and the look that can prove is never far."""
 ANSWER_SECONDS: Final = (30.0, 60.0, 120.0, 300.0)
 FINDS_MAX: Final = 40
 EVIDENCE_MAX: Final = 20
@@ -143,9 +145,7 @@ def found(row: SettlementRow, answer: Found, *, business: datetime, real: dateti
         return _keep(row, answer, act)
     if act is Act.FINISH:
         return _finish(row.evolve(state=state, fence=max(row.fence, answer.fence)), finding, business)
-    wait = delay(BACKOFF_SECONDS, row.answers_count)
-    if answer.provable_at is not None and answer.provable_at > real:
-        wait = min(wait, answer.provable_at - real + timedelta(milliseconds=50))
+    wait = _pause(row, answer, real)
     waiting = row.evolve(
         state=state,
         fence=max(row.fence, answer.fence),
@@ -158,6 +158,15 @@ def found(row: SettlementRow, answer: Found, *, business: datetime, real: dateti
         finding=finding.model_dump(mode="json"),
     )
     return Step(waiting, act)
+
+
+def _pause(row: SettlementRow, answer: Found, real: datetime) -> timedelta:
+    """Until the next look. One shortly before absence can be proved is left out: the latter says more."""
+    if answer.provable_at is None or answer.provable_at <= real:
+        return delay(BACKOFF_SECONDS, row.answers_count)
+    left = answer.provable_at - real + timedelta(milliseconds=50)
+    early = delay(EARLY_SECONDS, row.answers_count)
+    return early if 2 * early < left else left
 
 
 def judge(row: SettlementRow, answer: Found) -> Finding:

@@ -1,7 +1,8 @@
 """Looking for effects that nobody manages: what carries one of our markers outside and stands in no ledger (R10).
 
 A survey goes page by page at a bounded rate, round after round. What it finds is an exception until a whole later round
-does not find it any more. The reverse, what stands in the ledger and is not outside, is what visits see as missing.
+does not find it any more. The reverse: an object of ours that a round listed and the next one does not is looked at by
+itself, now; only that look says that it is missing.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from trueup_reconciler.core.report import close
 from trueup_reconciler.core.turned import Care
 
 CODE: Final = "unmanaged_effect"
+UNLISTED_MAX: Final = 500
+"""Objects that are looked at because one round did not list them any more; the next round sees what is left."""
 FOUND_MAX: Final = 50
 """Exceptions of one (tenant, system) at a time: more than that are one trouble, and are counted."""
 
@@ -72,6 +75,13 @@ class Surveyed:
 def survey_key(tenant: str, system: str) -> str:
     """The survey of a pair."""
     return f"{tenant}:{system}"
+
+
+def page_in(row: SurveyRow, visit_id: str, seen: Observation) -> Compared | None:
+    """The page that an answer brings; None where it is not the one that was asked for last, or says nothing."""
+    if row.visit_id != visit_id or seen.verdict is not ProbeVerdict.CONFIRMED:
+        return None
+    return Compared.model_validate(seen.value)
 
 
 def begin(tenant: str, system: str, now: datetime, rounds: Rounds) -> SurveyRow:

@@ -42,6 +42,8 @@ class Turned:
     """(obligation_id, changes of its envelope) of a drift that is open and has become another one."""
     closed: tuple[str, str] | None = None
     """(obligation_id, resolution_type) of a drift that is over."""
+    closed_by: str | None = None
+    """Who ended it, where that was a person."""
     closed_for: ElementRow | None = None
     """The row that the closed drift was about."""
     displaced: ElementRow | None = None

@@ -102,6 +102,10 @@ def upgrade() -> None:
         sa.Column("escalated_code", sa.Text(), nullable=True),
         sa.Column("reported_sha256", sa.Text(), nullable=True),
         sa.Column("looks", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("downstream_of", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("waits_for", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column("awaited", sa.Boolean(), nullable=False),
+        sa.Column("surveyed_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("object_key", "element"),
         schema="reconciler",
         postgresql_with={"toast_tuple_target": 8160},
@@ -114,6 +118,22 @@ def upgrade() -> None:
         unique=False,
         schema="reconciler",
         postgresql_where=sa.text("next_visit_at IS NOT NULL"),
+    )
+    op.create_index(
+        "element_of_object",
+        "element",
+        ["tenant", "object_type", "object_id"],
+        unique=False,
+        schema="reconciler",
+        postgresql_where=sa.text("object_id IS NOT NULL"),
+    )
+    op.create_index(
+        "element_surveyed",
+        "element",
+        ["tenant", "system", "surveyed_at"],
+        unique=False,
+        schema="reconciler",
+        postgresql_where=sa.text("surveyed_at IS NOT NULL"),
     )
     op.create_table(
         "inbox",
@@ -304,6 +324,18 @@ def downgrade() -> None:
     op.drop_table("inbox", schema="reconciler")
     op.drop_index(
         "element_due", table_name="element", schema="reconciler", postgresql_where=sa.text("next_visit_at IS NOT NULL")
+    )
+    op.drop_index(
+        "element_surveyed",
+        table_name="element",
+        schema="reconciler",
+        postgresql_where=sa.text("surveyed_at IS NOT NULL"),
+    )
+    op.drop_index(
+        "element_of_object",
+        table_name="element",
+        schema="reconciler",
+        postgresql_where=sa.text("object_id IS NOT NULL"),
     )
     op.drop_index("element_command", table_name="element", schema="reconciler")
     op.drop_table("element", schema="reconciler")

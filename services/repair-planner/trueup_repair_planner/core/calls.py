@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.states import RiskLevel
 from trueup_repair_planner.core.repair import RepairRow, Step
 
 CALLS_MAX: Final = 60
@@ -33,6 +34,7 @@ class Ask(StrEnum):
     APPROVAL = "approval"
     COMMAND = "command"
     OPERATE = "operate"
+    RECALL = "recall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def call(row: RepairRow, ask: Ask, known: Mapping[str, Any]) -> Call:
             return Call(row.tenant, "POST", "/v1/commands", _command(row), key, str(known["capability"]))
         case Ask.OPERATE:
             return Call(row.tenant, "POST", "/v1/operator-commands", _operation(row), f"repair:{row.repair_id}")
+        case Ask.RECALL:
+            return Call(row.tenant, "GET", f"/v1/operator-commands?target={row.exception_id}")
 
 
 def look(row: RepairRow) -> Call | None:
@@ -149,22 +153,38 @@ def answered(row: RepairRow, ask: Ask, known: dict[str, Any], answer: Answer) ->
         case Ask.COMMAND if status in (200, 202):
             return Outcome(Step.SEND, {**_decision_of(known), "command_id": str(body["command_id"])})
         case Ask.OPERATE if status in (200, 202):
-            names = {name: body[name] for name in ("operator_command_id", "decision_id") if body.get(name)}
-            return Outcome(Step.SEND, names)
+            return Outcome(Step.SEND, _names_of(body))
+        case Ask.OPERATE if _slug(body) == "idempotency-key-reused":
+            return Ask.RECALL  # accepted long ago, with another deadline: whoever asked died before keeping the answer
+        case Ask.RECALL if status == 200:
+            return _recalled(row, body)
     if ask is not Ask.DECIDE and body.get("check") in _STALE_CHECKS and row.decision_id and row.approval_id is None:
         return put_off(row, str(body["check"]), decision_id=None)  # the decision is old: ask for another one
     code = str(body.get("check") or _slug(body) or f"status_{status}")
     return Outcome(Step.REFUSE, _decision_of(known), code=code, detail=_detail(body))
 
 
+def _names_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("operator_command_id", "decision_id") if body.get(name)}
+
+
+def _recalled(row: RepairRow, body: Mapping[str, Any]) -> Outcome:
+    """The operator command that this repair asked for before, among those about its exception."""
+    items = [item for item in body.get("items") or () if (item.get("params") or {}).get("repair_id") == row.repair_id]
+    if not items:
+        return Outcome(Step.REFUSE, code="idempotency-key-reused", detail="the key stands for something else")
+    return Outcome(Step.SEND, _names_of(items[0]))
+
+
 def _decided(known: dict[str, Any], body: Mapping[str, Any]) -> Ask | Outcome:
     known["decision_id"] = str(body["decision_id"])
+    known |= _risk_of(body)
     match body.get("outcome"):
         case "approved":
             return Ask.AUTHORIZE
         case "approval_required":
             known["approval_id"] = body.get("approval_id")
-            changes = {"decision_id": known["decision_id"], "approval_id": known["approval_id"]}
+            changes = {**_decision_of(known), "approval_id": known["approval_id"]}
             return Outcome(Step.ASK, changes, again=timedelta(seconds=APPROVAL_SECONDS))
         case other:
             return Outcome(Step.REFUSE, _decision_of(known), code=str(other), detail="the policy in force denies it")
@@ -195,7 +215,14 @@ def _is_passing(answer: Answer) -> bool:
 
 
 def _decision_of(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {"decision_id": known["decision_id"]} if known.get("decision_id") else {}
+    return {name: known[name] for name in ("decision_id", "risk_level") if known.get(name)}
+
+
+def _risk_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The risk as it was decided. A playbook only estimates it, for as long as nobody was asked."""
+    risk = body.get("risk")
+    level = risk.get("level") if isinstance(risk, Mapping) else None
+    return {"risk_level": RiskLevel(level)} if level in set(RiskLevel) else {}
 
 
 def _slug(body: Mapping[str, Any]) -> str | None:

@@ -6,10 +6,12 @@ An accepted command makes an exception REPAIRED, never more; only what was seen 
 from datetime import datetime
 from typing import Any, Final
 
+from trueup_common.contracts.operators import OperatorAction
 from trueup_repair_planner.core import lifecycle
-from trueup_repair_planner.core.lifecycle import VERIFIED_BY, Duty, ExceptionRow, Stage, Turn
+from trueup_repair_planner.core.lifecycle import Duty, ExceptionRow, Stage, Turn
 from trueup_repair_planner.core.plan import PLANNER
 from trueup_repair_planner.core.repair import SENT, RepairRow, Status, Step, advance
+from trueup_repair_planner.core.resolutions import ENDED_OTHERWISE, VERIFIED_BY, mended
 
 Pair = tuple[ExceptionRow, RepairRow]
 
@@ -74,8 +76,8 @@ def verified(row: ExceptionRow, repair: RepairRow, resolution: str, now: datetim
 
 def failed(row: ExceptionRow, repair: RepairRow, code: str, detail: str | None, now: datetime) -> Pair:
     """The repair was refused or did not hold. The exception is open again, or has become another one meanwhile."""
-    move = Step.MISS if repair.status is Status.VERIFYING else Step.REFUSE
-    repair = advance(repair, move, now, PLANNER, {"error_code": code}, error_code=code, error_detail=detail)
+    move, note = _not_held(repair), {"error_code": code}
+    repair = advance(repair, move, now, PLANNER, note, error_code=code, error_detail=detail)
     if row.status == "open" and row.lifecycle is Stage.REPAIRED:
         if row.left_as is not None:
             row = lifecycle.finish(row, row.left_as, PLANNER, PLANNER, now)
@@ -85,10 +87,27 @@ def failed(row: ExceptionRow, repair: RepairRow, code: str, detail: str | None, 
 
 
 def closed(row: ExceptionRow, repair: RepairRow, now: datetime) -> Pair:
-    """The exception ended by itself: a repair that was sent is over with it, one that was not is not needed."""
-    if repair.status in SENT and row.resolution_type in VERIFIED_BY:
-        note = {"resolution_type": row.resolution_type}
+    """The exception ended by itself: a repair that was sent is over with it, one that was not is not needed.
+
+    Work that ended badly again has had its repair: it counts as a try, whichever word of it comes first.
+    """
+    why = row.resolution_type
+    note = {"resolution_type": why}
+    if repair.status in SENT and (mended(row.kind, why) or _found_out(repair, why)):
         repair = advance(repair, Step.VERIFY, now, row.resolved_by or PLANNER, note)
+    elif repair.status in SENT and why in ENDED_OTHERWISE:
+        move, code = _not_held(repair), str(why).removeprefix("operation_")
+        repair = advance(repair, move, now, PLANNER, {**note, "error_code": code}, error_code=code)
     elif repair.in_flight:
-        repair = advance(repair, Step.WITHDRAW, now, PLANNER, {"resolution_type": row.resolution_type})
+        repair = advance(repair, Step.WITHDRAW, now, PLANNER, note)
     return mirror(row, repair), repair
+
+
+def _found_out(repair: RepairRow, resolution: str | None) -> bool:
+    """True where only a look was asked for and it told what happened, whatever that is."""
+    looked = repair.repair_action == OperatorAction.RECONCILE
+    return looked and resolution in ENDED_OTHERWISE - {"operation_needs_review"}
+
+
+def _not_held(repair: RepairRow) -> Step:
+    return Step.MISS if repair.status is Status.VERIFYING else Step.REFUSE

@@ -21,18 +21,26 @@ TRAIL_MAX: Final = 50
 NAMES_MAX: Final = 500
 """So many exceptions are named; all are counted."""
 SHOWN_MAX: Final = 20
+RECENT_MAX: Final = 4
+"""Times as many as make an incident are remembered of what is watched."""
 _SYSTEM: Final = ("system", "target_system")
+_WORKER: Final = ("worker", "worker")
+_AGENT: Final = (("agent", "agent"), ("agent_version", "agent_version"))
 DIMENSIONS: Final[Mapping[FailureClass, tuple[tuple[str, str], ...]]] = {
-    FailureClass.DEPENDENCY_ERROR: (_SYSTEM,),
+    FailureClass.DEPENDENCY_ERROR: (_SYSTEM, _WORKER),
     FailureClass.AUTH_ERROR: (_SYSTEM,),
-    FailureClass.TIMEOUT_UNKNOWN: (_SYSTEM, ("worker", "worker")),
+    FailureClass.TIMEOUT_UNKNOWN: (_SYSTEM, _WORKER),
     FailureClass.PERMISSION_ERROR: (_SYSTEM, ("policy", "policy_sha256")),
-    FailureClass.SCHEMA_ERROR: (("adapter", "adapter_version"), ("agent", "agent")),
-    FailureClass.DATA_ERROR: (("adapter", "adapter_version"), ("agent", "agent")),
-    FailureClass.BUSINESS_RULE_ERROR: (("agent", "agent"),),
+    FailureClass.SCHEMA_ERROR: (("adapter", "adapter_version"), *_AGENT),
+    FailureClass.DATA_ERROR: (("adapter", "adapter_version"), *_AGENT),
+    FailureClass.BUSINESS_RULE_ERROR: _AGENT,
 }
 """What exceptions of one class may have in common, and the member of the failure envelope that says it: a target that
-fails for everyone, a worker, a policy, an adapter's version, an agent. Drift has its own budgets."""
+fails for everyone, a worker, a policy, an adapter's version, an agent or a version of it. Drift has its own budgets."""
+
+SPREADS: Final = frozenset({"worker"})
+"""Causes that lie on this side of the targets: they show in several systems, and what shows in one is that one's."""
+SYSTEMS_MIN: Final = 2
 
 
 class Status(StrEnum):
@@ -137,7 +145,7 @@ def causes_of(envelope: Mapping[str, Any]) -> tuple[Cause, ...]:
     system = envelope.get("target_system")
     failure = FailureClass(envelope["failure_class"])
     return tuple(
-        Cause(by, str(envelope[member]), str(system) if system else None, failure.value)
+        Cause(by, str(envelope[member]), str(system) if system and by not in SPREADS else None, failure.value)
         for by, member in DIMENSIONS.get(failure, ())
         if envelope.get(member)
     )
@@ -164,8 +172,8 @@ def heard(  # noqa: PLR0917 - one exception and everything that it counts for
     recent = [item for item in row.recent if datetime.fromisoformat(item["at"]) > since]
     recent = [item for item in recent if item["exception_id"] != name]
     recent.append({**exception, "at": rfc3339(now)})
-    row = row.evolve(recent=recent[-alarm.exceptions_min :], last_at=now)
-    if len(recent) < alarm.exceptions_min:
+    row = row.evolve(recent=recent[-RECENT_MAX * alarm.exceptions_min :], last_at=now)
+    if len(recent) < alarm.exceptions_min or not _is_spread(cause, recent):
         return row
     opened = advance(row, Event.MANY, now, exceptions=len(recent)).evolve(
         opened_at=now,
@@ -174,6 +182,11 @@ def heard(  # noqa: PLR0917 - one exception and everything that it counts for
         recent=[],
     )
     return _grown(opened, recent, now)
+
+
+def _is_spread(cause: Cause, recent: Iterable[Mapping[str, Any]]) -> bool:
+    """False where one target alone explains it."""
+    return cause.by not in SPREADS or len({item.get("system") for item in recent}) >= SYSTEMS_MIN
 
 
 def _watched(before: IncidentRow | None, cause: Cause, tenant: str, now: datetime, owner: str) -> IncidentRow:

@@ -17,6 +17,7 @@ from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.shape import ForwardContract, Instant
 from trueup_common.contracts.states import ExceptionKind, FailureClass
 from trueup_repair_planner.core.classify import class_of, envelope_of, envelope_of_message
+from trueup_repair_planner.core.resolutions import GOES_ON, PENDING, mended
 
 TRAIL_MAX: Final = 100
 ESCALATION_DELAY_MAX: Final = timedelta(days=7)
@@ -64,24 +65,6 @@ TABLE: Final[dict[tuple[Stage, Turn], Stage]] = {
     (Stage.CLOSED, Turn.REOPEN): Stage.FOUND,
 }
 """Stages by turns; what is not here cannot happen. Only a verified repair or a withdrawn cause closes."""
-
-VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved"})
-"""Resolutions that say: what was wanted is true, and was seen to be."""
-
-ENDED_OTHERWISE: Final = frozenset(
-    f"operation_{state}" for state in ("failed", "conflict", "needs_review", "dead_lettered", "cancelled")
-)
-"""How an obligation ends whose operation has ended again as something else: no repair will tell more."""
-
-SETTLED_BY: Final = frozenset(
-    {"operation_retry_pending", "operation_failed", "operation_cancelled", "operation_running"}
-)
-"""Resolutions that end a doubt, and only a doubt: it is known now what happened."""
-
-PENDING: Final = frozenset({"EXECUTING", "VERIFYING"})
-"""Statuses of a repair that was sent, or may have been, and of which nobody knows yet whether it held."""
-
-DOUBTS: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, ExceptionKind.STALE_RUNNING.value})
 
 
 class IllegalTurn(Exception):
@@ -272,8 +255,7 @@ def _resolved(row: ExceptionRow, obligation: ObligationRow, reporter: str, now: 
         return row
     resolution = obligation.resolution_type or "resolved"
     actor = str(obligation.envelope.get("resolved_by") or reporter)
-    says_nothing = resolution not in VERIFIED_BY | ENDED_OTHERWISE
-    if row.lifecycle is Stage.REPAIRED and row.repair_status in PENDING and says_nothing:
+    if row.lifecycle is Stage.REPAIRED and row.repair_status in PENDING and resolution in GOES_ON:
         # A redrive was accepted: it is no dead letter any more, and not yet what was wanted. The repair will tell.
         left: ExceptionRow = row.evolve(left_as=resolution)
         return left
@@ -284,7 +266,7 @@ def finish(
     row: ExceptionRow, resolution: str, actor: str, verifier: str, now: datetime, *, at: datetime | None = None
 ) -> ExceptionRow:
     """Close an exception by what is known: verified, where what was wanted was seen to be true, else withdrawn."""
-    if resolution in VERIFIED_BY or (row.kind in DOUBTS and resolution in SETTLED_BY):
+    if mended(row.kind, resolution):
         if row.lifecycle is not Stage.REPAIRED:
             row = step(row, Turn.REPAIR, now, actor, {"resolution_type": resolution})
         row = step(row, Turn.VERIFY, now, verifier)

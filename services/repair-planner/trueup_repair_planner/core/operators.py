@@ -14,6 +14,7 @@ from trueup_common.contracts.operators import PLANNER as PERFORMER
 from trueup_common.contracts.operators import CommandState, OperatorAction
 from trueup_repair_planner.core import course, lifecycle
 from trueup_repair_planner.core.lifecycle import Duty, ExceptionRow
+from trueup_repair_planner.core.plan import PLANNER as PLANNED_BY
 from trueup_repair_planner.core.repair import RepairRow, Status
 
 A = OperatorAction
@@ -132,6 +133,8 @@ def _kept(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: Repai
         repair = hand.by_person(row, command.action, command.actor)
     if repair.status not in (Status.PLANNED, Status.EXECUTING):
         return
+    if command.actor != PLANNED_BY and command.action != repair.repair_action:
+        repair = repair.evolve(planned_by=command.actor)  # a person chose something else than the playbook
     until = hand.now + timedelta(seconds=repair.verify_seconds)
     row, repair = course.sent(
         row,

@@ -101,7 +101,7 @@ def _row(row: ExceptionRow, playbook: Playbook, *, number: int, now: datetime) -
     request = _request(row) if row.kind == ExceptionKind.STATE_DRIFT else None
     automatic = playbook.approval == "auto"
     delay = min(playbook.delay_seconds * 2 ** min(number - 1, 20), DELAY_SECONDS_MAX)
-    due_at = max(now + timedelta(seconds=delay), _not_before(named) or now)
+    due_at = None if waits(row) else max(now + timedelta(seconds=delay), _not_before(named) or now)
     return RepairRow(
         repair_id=derived_id("rep", row.exception_id, row.repairs_count + 1),
         tenant=row.tenant,
@@ -138,7 +138,7 @@ def _row(row: ExceptionRow, playbook: Playbook, *, number: int, now: datetime) -
 
 def _drift(row: ExceptionRow) -> dict[str, Any]:
     named = row.envelope
-    members = ("element", "desired", "observed", "observed_at", "route", "repairs_count")
+    members = ("element", "desired", "observed", "observed_at", "route", "repairs_count", "waits_for")
     return {
         "system": named.get("target_system"),
         "resource": named.get("target_resource"),
@@ -171,6 +171,18 @@ def routed(row: ExceptionRow) -> tuple[Any, ...]:
     """What a repair of drift was planned by: where this changes, it is planned anew."""
     named = row.envelope
     return (named.get("route"), named.get("repair"), named.get("repair_not_before"))
+
+
+def waits(row: ExceptionRow) -> tuple[str, ...]:
+    """The elements of the same business object that are brought right before this one: until then its repair waits."""
+    return tuple(row.envelope.get("waits_for") or ())
+
+
+def in_its_turn(repair: RepairRow, row: ExceptionRow, now: datetime) -> RepairRow:
+    """A planned repair whose turn has come, because what was to be repaired first is; or that has to wait after all."""
+    due_at = None if waits(row) else max(_not_before(row.envelope) or now, now)
+    moved: RepairRow = repair.evolve(due_at=due_at, drift=_drift(row))
+    return moved
 
 
 def _required(row: ExceptionRow, playbook: Playbook, request: Mapping[str, Any] | None) -> dict[str, Any]:

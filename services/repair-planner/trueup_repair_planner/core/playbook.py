@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.operators import REPAIRERS
 from trueup_common.contracts.shape import Contract
 from trueup_common.contracts.states import ExceptionKind, FailureClass, RiskLevel
 from trueup_common.documents.cel_text import TextInvalid
@@ -117,6 +118,8 @@ class Playbooks:
             taken.add(playbook.name)
             if playbook.action is Action.NONE and facts["exception.kind"] not in SETTLE_THEMSELVES:
                 faults.append(f"{playbook.name}: {what} would be left without a repair")
+            if not _may_act(playbook, facts):
+                faults.append(f"{playbook.name}: {playbook.action.value} of {what} is not the planner's to ask for")
         faults += [f"{item.playbook.name}: never taken" for item in self._armed if item.playbook.name not in taken]
         return sorted(set(faults))[:50]
 
@@ -126,6 +129,16 @@ SETTLE_THEMSELVES: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, Excep
 
 _SAMPLED_ROUTES: Final = ("AUTO_REPAIR", "RETRYABLE", "MANUAL", "ESCALATED")
 _SAMPLED_CODES: Final = ("", "effects_duplicated", "unavailable", "forbidden", "unauthenticated")
+
+
+def _may_act(playbook: Playbook, facts: Mapping[str, Any]) -> bool:
+    """True where what runs by itself is within the rights of the planner's identity: its few operator commands, and the
+    repair command that an element's own declaration offers."""
+    if playbook.approval != "auto" or playbook.action in (Action.NONE, Action.ESCALATE):
+        return True
+    if playbook.action is Action.REPAIR:
+        return bool(facts["drift.repairable"])
+    return playbook.action.value in {action.value for action in REPAIRERS}
 
 
 def samples() -> Iterable[dict[str, Any]]:

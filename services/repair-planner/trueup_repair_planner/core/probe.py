@@ -46,7 +46,7 @@ def turn(row: IncidentRow, standing: Standing, now: datetime, alarm: Alarm) -> T
 
 
 def _open(row: IncidentRow, standing: Standing, now: datetime, alarm: Alarm) -> Turned:
-    if standing.open_count == 0:
+    if standing.open_count == 0 and standing.held_count == 0:  # an exception may be counted with another cause by now
         return _over(row, now), ()
     if not standing.held:
         return probe_later(

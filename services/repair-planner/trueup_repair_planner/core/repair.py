@@ -100,6 +100,7 @@ class RepairRow(ForwardContract):
     root_cause: str
     repair_action: str
     risk_level: RiskLevel
+    """As the playbook estimates it; from the decision on as that says. An approval shows the same."""
     required_capability: dict[str, Any] = Field(default_factory=dict)
     approval_required: bool
     verification_plan: str
@@ -132,6 +133,11 @@ class RepairRow(ForwardContract):
     trace_id: str | None = None
     traceparent: str | None = None
     version: int = 0
+
+    @property
+    def runs_by_itself(self) -> bool:
+        """True for a planned repair that nobody approves and no incident holds back."""
+        return self.status is Status.PLANNED and not self.approval_required and not self.held
 
     @property
     def in_flight(self) -> bool:

@@ -263,9 +263,7 @@ def upgrade() -> None:
         schema="repair_planner",
         postgresql_where=sa.text("operator_command_id IS NOT NULL"),
     )
-    op.create_index(
-        "repair_subject", "repair", ["tenant", "subject_key", "created_at"], unique=False, schema="repair_planner"
-    )
+    op.create_index("repair_subject", "repair", ["subject_key", "created_at"], unique=False, schema="repair_planner")
     op.create_index(
         "repair_unverified",
         "repair",

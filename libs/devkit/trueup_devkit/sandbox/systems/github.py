@@ -77,6 +77,7 @@ class GitHub:
             "contents/": self._get_content,
             "compare/": self._get_comparison,
             "commits": self._get_commits,
+            "branches": self._get_branches,
         }
         self._writes: dict[str, Callable[[Call, Repository, str], Response]] = {
             "POST git/blobs": self._make_blob,
@@ -154,7 +155,7 @@ class GitHub:
         for pattern, handle in table.items():
             if asked == pattern or (pattern.endswith("/") and asked.startswith(pattern)):
                 repository = self._repository(call.name, call.disturbed.stale_seconds)
-                if not repository.refs:
+                if not repository.refs and pattern != "branches":
                     raise Refused(409, "Git Repository is empty.")
                 return handle(call, repository, asked[len(pattern) :])
         raise NOT_FOUND
@@ -240,16 +241,11 @@ class GitHub:
     def _get_commits(self, call: Call, repository: Repository, _rest: str) -> Response:
         head = repository.resolve(call.query.get("sha") or str(call.settings["default_branch"]))
         found = repository.touching(head, call.query.get("path", ""))
-        number, size = call.page(30)
-        shown = found[(number - 1) * size : number * size]
-        answer = json_answer([shapes.listed_commit(call, sha, repository) for sha in shown])
-        last = -(-len(found) // size)
-        pages = {"prev": number - 1} | ({"next": number + 1, "last": last} if number < last else {})
-        query = "&".join(f"{key}={quote(value, safe='')}" for key, value in call.query.items() if key != "page")
-        links = [f'<{call.url}/commits?{query}&page={page}>; rel="{rel}"' for rel, page in pages.items() if page > 0]
-        if links:
-            answer.headers["link"] = ", ".join(links)
-        return answer
+        return shapes.page_of(call, "commits", found, lambda sha: shapes.listed_commit(call, sha, repository))
+
+    def _get_branches(self, call: Call, repository: Repository, _rest: str) -> Response:
+        heads = sorted((ref.removeprefix("refs/heads/"), sha) for ref, sha in repository.refs.items())
+        return shapes.page_of(call, "branches", heads, lambda head: shapes.listed_branch(call, *head))
 
     def _make_blob(self, call: Call, repository: Repository, _rest: str) -> Response:
         sha = repository.add(blob(decoded(call.needed("content"), call.body.get("encoding"))))

@@ -2,9 +2,10 @@
 
 import base64
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -15,6 +16,7 @@ from trueup_devkit.sandbox.faults import Interference
 from trueup_devkit.sandbox.store import Document
 from trueup_devkit.sandbox.systems.github_git import DIRECTORY, MODES, Refused, Repository, name_of
 
+T = TypeVar("T")
 BODY_BYTES_MAX: Final = 48 << 20
 CONTENT_BYTES_MAX: Final = 1 << 20
 PER_PAGE_MAX: Final = 100
@@ -239,6 +241,24 @@ def listed_commit(call: Call, sha: str, held: Repository) -> Document:
         "committer": None,
         "parents": shown["parents"],
     }
+
+
+def listed_branch(call: Call, name: str, sha: str) -> Document:
+    """A branch as the repository's list shows it."""
+    return {"name": name, "commit": {"sha": sha, "url": f"{call.url}/commits/{sha}"}, "protected": False}
+
+
+def page_of(call: Call, place: str, found: Sequence[T], shown: Callable[[T], Document]) -> Response:
+    """One page of a list, with links to the others."""
+    number, size = call.page(30)
+    answer = json_answer([shown(item) for item in found[(number - 1) * size : number * size]])
+    last = -(-len(found) // size)
+    pages = {"prev": number - 1} | ({"next": number + 1, "last": last} if number < last else {})
+    query = "&".join(f"{key}={quote(value, safe='')}" for key, value in call.query.items() if key != "page")
+    links = [f'<{call.url}/{place}?{query}&page={page}>; rel="{rel}"' for rel, page in pages.items() if page > 0]
+    if links:
+        answer.headers["link"] = ", ".join(links)
+    return answer
 
 
 def tree(call: Call, held: Repository, root: str, *, is_recursive: bool = False) -> Document:

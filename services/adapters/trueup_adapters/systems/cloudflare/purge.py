@@ -142,6 +142,7 @@ PURGE: Final = CommandDeclaration(
             resource=ValueFrom(pointer="/receipt/resource"),
             value=ValueFrom(const=Freshness.FRESH.value),
             window_seconds=WINDOW_SECONDS,
+            downstream_of=("wordpress.post_id", "wordpress.status", "wordpress.content"),
             probe=Probe(
                 kind=ELEMENT,
                 params={

@@ -105,6 +105,12 @@ def carries(message: str, command_id: str) -> bool:
     return f"{TRAILER}: {command_id}" in message.splitlines()
 
 
+def operation_in(message: str) -> str | None:
+    """The operation that a commit message names in its trailer."""
+    named = [line.removeprefix(f"{TRAILER}: ") for line in message.splitlines() if line.startswith(f"{TRAILER}: ")]
+    return named[-1] if named else None
+
+
 def commit_sha(tree: str, parent: str, person: Person, message: str) -> str:
     """The name of a commit with one parent, committed by its author."""
     lines = (f"tree {tree}", f"parent {parent}", f"author {person.line}", f"committer {person.line}", "", message)

@@ -106,6 +106,8 @@ class GitHub(HttpTarget):
         if isinstance(pause, bool) or not isinstance(pause, int | float) or not 0 <= pause <= RETRY_AFTER_SECONDS_MAX:
             raise ValueError(f"{name}: rate_limit_pause_seconds is a number of seconds")
         self.pause_seconds = float(pause)
+        self.repositories: tuple[str, ...] = ()
+        """What a survey looks through."""
 
     def outcome(self, answer: Answer) -> Outcome:
         """What a refusal means for the write that met it."""
@@ -212,6 +214,30 @@ class GitHub(HttpTarget):
             return [item["sha"] for item in value if carries(item["commit"]["message"], command_id)]
         except (ValueError, KeyError, TypeError) as error:
             raise self._failed(answer) from error
+
+    async def branches(self, repository: str, number: int, size: int) -> list[str]:
+        """Where the branches of one page point, as the read token sees them. Raises Stopped."""
+        params = {"per_page": str(size), "page": str(number)}
+        return [item["commit"]["sha"] for item in await self._listed(f"/repos/{repository}/branches", params)]
+
+    async def commits(self, repository: str, head: str, size: int) -> list[tuple[str, str]]:
+        """The newest commits before a head, with their messages, as the read token sees them. Raises Stopped."""
+        params = {"sha": head, "per_page": str(size)}
+        listed = await self._listed(f"/repos/{repository}/commits", params)
+        return [(item["sha"], item["commit"]["message"]) for item in listed]
+
+    async def _listed(self, path: str, params: Mapping[str, str]) -> list[dict[str, Any]]:
+        """A page of a list of what has a commit. Raises Stopped."""
+        answer = await self._get(path, reader=True, params=params)
+        try:
+            value = answer.json() if answer.ok else None
+        except ValueError:
+            value = None
+        if not isinstance(value, list) or not all(
+            isinstance(item, dict) and isinstance(item.get("commit"), dict) for item in value
+        ):
+            raise self._failed(answer)
+        return value
 
     async def prove_access(self, repository: str, *, reader: bool = True) -> str | None:
         """None where this token is shown a branch that is known to be there; else why access is not proved."""

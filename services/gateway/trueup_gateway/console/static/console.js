@@ -3,9 +3,11 @@ import { keepTimes } from "./times.js";
 import { followPage } from "./live.js";
 import { listenToKeys } from "./keys.js";
 import { actOnce } from "./once.js";
+import { keepTyped } from "./kept.js";
 
 keepTimes(document);
 actOnce(document);
+keepTyped(document);
 listenToKeys(document);
 followPage(document);
 

@@ -1,44 +1,70 @@
 // A page that follows: the stream says that something moved, the page reads itself again and takes over what changed.
+// Where no stream is to be had, it looks again by itself, more rarely, and asks for the stream now and then.
 const QUIET_MS = 400;
+const LOOK_MS = 15000;
+const STREAM_AFTER_LOOKS = 4;
+const GONE = 2;
 
 export function followPage(page) {
+  page.addEventListener("console:again", () => readAgain(page));
   const address = page.body.dataset.live;
   if (!address || !window.EventSource) return;
   const mark = page.querySelector("[data-live-mark]");
   let waiting = 0;
-  let first = true;
-  const source = new EventSource(address);
+  let looks = 0;
+  let looking = 0;
   const moved = () => {
     clearTimeout(waiting);
     waiting = setTimeout(() => readAgain(page), QUIET_MS);
   };
-  source.addEventListener("open", () => show(mark, true));
-  source.addEventListener("error", () => show(mark, false));
-  source.addEventListener("moved", moved);
-  source.addEventListener("state", () => {
-    if (first) first = false; // the page is as new as the first state
-    else moved();
-  });
-  source.addEventListener("end", () => {
-    moved();
-    source.close();
-    if (mark) mark.hidden = true;
-  });
+  const look = () => {
+    if (page.hidden) return;
+    looks += 1;
+    readAgain(page);
+    if (looks % STREAM_AFTER_LOOKS === 0) {
+      clearInterval(looking);
+      looking = 0;
+      follow();
+    }
+  };
+  const follow = () => {
+    let first = true;
+    const source = new EventSource(address);
+    source.addEventListener("open", () => tell(mark, "live"));
+    source.addEventListener("error", () => {
+      if (source.readyState !== GONE) return tell(mark, "away"); // it comes back by itself
+      tell(mark, "looks");
+      looking ||= setInterval(look, LOOK_MS);
+    });
+    source.addEventListener("moved", moved);
+    source.addEventListener("state", () => {
+      if (first) first = false; // the page is as new as the first state
+      else moved();
+    });
+    source.addEventListener("end", () => {
+      moved();
+      source.close();
+      if (mark) mark.hidden = true;
+    });
+  };
+  follow();
   page.addEventListener("visibilitychange", () => {
     if (!page.hidden) moved();
   });
 }
 
-function show(mark, here) {
+function tell(mark, how) {
   if (!mark) return;
   mark.hidden = false;
-  mark.classList.toggle("is-away", !here);
+  mark.dataset.how = how;
+  for (const text of mark.querySelectorAll("[data-when]")) text.hidden = text.dataset.when !== how;
 }
 
 async function readAgain(page) {
   let text;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error" });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+    if (answer.type === "opaqueredirect") return over(page); // only a login page redirects
     if (!answer.ok) return;
     text = await answer.text();
   } catch {
@@ -55,10 +81,15 @@ async function readAgain(page) {
   if (changed) page.dispatchEvent(new CustomEvent("console:changed"));
 }
 
+// The page stays as it was read, and says so: nothing that somebody is typing is lost.
+function over(page) {
+  for (const note of page.querySelectorAll("[data-over]")) note.hidden = false;
+}
+
 // What a person is writing in is never taken away from under their hands.
 function isInUse(region) {
   if (!("form" in region.dataset)) return false;
-  return region.contains(document.activeElement) || region.querySelector("details[open]") !== null;
+  return region.contains(document.activeElement) || region.querySelector("details[open] form") !== null;
 }
 
 function sameText(region, other) {

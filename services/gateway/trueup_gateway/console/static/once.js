@@ -10,7 +10,8 @@ export function actOnce(page) {
     form.dataset.sent = "yes";
     for (const button of form.querySelectorAll("button")) button.setAttribute("aria-disabled", "true");
   });
-  addEventListener("pageshow", () => {
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) page.dispatchEvent(new CustomEvent("console:again")); // the world may have moved since
     for (const form of page.querySelectorAll("form[data-sent]")) {
       delete form.dataset.sent;
       for (const button of form.querySelectorAll("button")) button.removeAttribute("aria-disabled");

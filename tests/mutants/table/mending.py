@@ -1,0 +1,174 @@
+"""Mutants of the closed loop: what ends a repair, what counts as a try, what an incident holds, who hears the end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, Seeds
+
+PLANNER: Final = "services/repair-planner/trueup_repair_planner"
+ORCHESTRATOR: Final = "services/orchestrator/trueup_orchestrator/core"
+GATEWAY: Final = "services/gateway/trueup_gateway"
+RECONCILER: Final = "services/reconciler/trueup_reconciler/core"
+COURSE: Final = "tests/repair_planner/test_course.py"
+EXECUTION: Final = "tests/repair_planner/test_execution.py"
+CASE_ACTS: Final = "tests/orchestrator/test_case_acts.py"
+OUTSIDERS: Final = Seeds(60, theme="outsiders", sagas=False)
+
+MUTANTS: Final = (
+    Mutant(
+        name="bad-end-is-no-try",
+        law="work that ends badly again has had its repair, whichever word of it comes first",
+        rows="Q7 R9",
+        file=f"{PLANNER}/core/course.py",
+        old="elif repair.status in SENT and why in ENDED_OTHERWISE:",
+        new="elif repair.status in SENT and why in VERIFIED_BY:",
+        killers=(f"{COURSE}::test_work_that_dies_in_turn_as_this_and_as_that_reaches_a_person",),
+    ),
+    Mutant(
+        name="closed-while-it-goes-on",
+        law="a redrive that was accepted closes nothing: where it got is seen first",
+        rows="Q7 Q8",
+        file=f"{PLANNER}/core/lifecycle.py",
+        old="row.repair_status in PENDING and resolution in GOES_ON:",
+        new="row.repair_status in PENDING and resolution not in GOES_ON:",
+        killers=(f"{COURSE}::test_what_goes_on_again_closes_nothing_until_it_was_seen_where_it_got",),
+    ),
+    Mutant(
+        name="one-message-forgets-what-was-tried",
+        law="whoever hears how one repair ended looks at all that was tried there",
+        rows="R9",
+        file=f"{PLANNER}/handler.py",
+        old="        if rest or names:",
+        new="        if rest and names and not repairs:",
+        killers=(f"{EXECUTION}::test_a_redrive_that_ends_as_it_began_is_counted_and_in_the_end_a_person_has_it",),
+    ),
+    Mutant(
+        name="late-word-begins-another-repair",
+        law="word of a repair that is over finds the one in flight, and makes none beside it",
+        rows="I5 O6",
+        file=f"{PLANNER}/desk.py",
+        old="        if named is not None and named.in_flight:",
+        new="        if named is not None:",
+        killers=(f"{EXECUTION}::test_word_of_a_redrive_that_is_over_finds_the_one_that_was_planned_since",),
+    ),
+    Mutant(
+        name="incident-leaves-what-it-holds",
+        law="an incident is not over while it holds a repair",
+        rows="D4 Q8",
+        file=f"{PLANNER}/core/probe.py",
+        old="if standing.open_count == 0 and standing.held_count == 0:",
+        new="if standing.open_count == 0:",
+        killers=(f"{COURSE}::test_an_incident_is_not_over_while_it_holds_a_repair",),
+    ),
+    Mutant(
+        name="stored-row-replaces-the-folded-one",
+        law="what was folded just now is not replaced by what another replica stored meanwhile",
+        rows="L5 Q8",
+        file=f"{PLANNER}/desk.py",
+        old="            if row.exception_id not in self.exceptions:",
+        new="            if row.exception_id not in self._stored:",
+        killers=(f"{COURSE}::test_what_is_new_on_the_desk_is_not_replaced_by_what_another_replica_stored_meanwhile",),
+    ),
+    Mutant(
+        name="resumed-and-never-ended",
+        law="an act ends: also one that only settled a conflict and began a step anew",
+        rows="O3 O7",
+        file=f"{ORCHESTRATOR}/case_acts.py",
+        old="    if not any(in_hand(row) for row in redriven):",
+        new="    if not redriven:",
+        killers=(f"{CASE_ACTS}::test_resuming_from_a_conflict_ends_although_nothing_was_redriven",),
+    ),
+    Mutant(
+        name="first-cancel-unheard",
+        law="of two cancels at once each hears how it ended",
+        rows="I5 L12",
+        file=f"{ORCHESTRATOR}/acts.py",
+        old='    if cancel.get("operator_command_id") and not cancel.get("ended"):',
+        new='    if cancel.get("operator_command_id") and cancel.get("ended"):',
+        killers=(f"{CASE_ACTS}::test_of_two_cancels_at_once_each_hears_how_it_ended",),
+    ),
+    Mutant(
+        name="closed-with-something-out",
+        law="nobody closes a case of which something is still out",
+        rows="L14 L15",
+        file=f"{ORCHESTRATOR}/operators.py",
+        old="if not (out and action is A.MARK_RESOLVED))",
+        new="if not (out and action is A.PAUSE))",
+        killers=(f"{CASE_ACTS}::test_nobody_closes_a_case_of_which_something_is_still_out",),
+    ),
+    Mutant(
+        name="resolved-read-as-undone",
+        law="a cancelled case that a person closes is resolved: nobody calls undone what nobody undid",
+        rows="S4 L14",
+        file=f"{ORCHESTRATOR}/case_acts.py",
+        old="turned=turned, owed=[], cancel=None",
+        new="turned=turned, owed=[]",
+        killers=(f"{CASE_ACTS}::test_a_cancelled_case_that_a_person_closes_is_resolved_and_not_said_to_be_undone",),
+    ),
+    Mutant(
+        name="undone-by-the-clock",
+        law="of one case the later dispatch has the higher number, whatever clocks and sequences do",
+        rows="S3",
+        file=f"{ORCHESTRATOR}/launch.py",
+        old="max(sequence, 1 + max(other.dispatch_sequence for other in fold.operations.values()))",
+        new="sequence",
+        killers=(
+            "tests/orchestrator/test_saga_paths.py::test_a_clock_that_is_set_back_does_not_turn_the_order_of_undoing",
+        ),
+    ),
+    Mutant(
+        name="case-not-shown-is-no-case",
+        law="an exception whose case is not shown yet is not one about no case",
+        rows="Q8 O3",
+        file=f"{GATEWAY}/core/operators.py",
+        old='return (exception.workflow_id or "").startswith("wf_") and',
+        new='return (exception.workflow_id or "").startswith("wf:") and',
+        killers=("tests/gateway/test_operators.py::test_nobody_acts_on_the_trouble_of_a_case_that_is_not_shown_yet",),
+    ),
+    Mutant(
+        name="rewritten-for-ever",
+        law="a target that keeps what it wants is written to within the repair budget, and no more",
+        rows="R9",
+        file=f"{RECONCILER}/budget.py",
+        old="    if row.tried_at is None or _held(row, now, budget):",
+        new="    if row.tried_at is None or budget.holds_seconds:",
+        killers=(OUTSIDERS,),
+    ),
+    Mutant(
+        name="ours-called-unmanaged",
+        law="only what stands in no ledger is called unmanaged",
+        rows="R10",
+        file="services/adapters/trueup_adapters/core/survey.py",
+        old="if mark.operation_id not in known)",
+        new="if mark.operation_id in known)",
+        killers=(OUTSIDERS,),
+    ),
+    Mutant(
+        name="removed-and-still-reported",
+        law="what a whole later survey does not find any more is over",
+        rows="R10 Q8",
+        file=f"{RECONCILER}/survey.py",
+        old="gone = [name for name in row.standing if name not in row.found] if not row.passed_over_count else []",
+        new="gone = [name for name in row.standing if name in row.found] if row.passed_over_count else []",
+        killers=(OUTSIDERS,),
+    ),
+    Mutant(
+        name="planned-beside-an-incident",
+        law="while an incident is open, what is planned in its slice is held too",
+        rows="D4",
+        file=f"{PLANNER}/desk.py",
+        old='held = {"held": True, "due_at": None} if waits else {}',
+        new="held = {} if waits else {}",
+        killers=(Seeds(120, theme="outage", sagas=False),),
+    ),
+    Mutant(
+        name="batch-over-before-its-acts",
+        law="a batch is over when the last of its acts has ended: done + failed + skipped = total",
+        rows="O5",
+        file=f"{GATEWAY}/batches.py",
+        old="        if await tx.open_items(batch.batch_id):\n            return batch",
+        new="        if await tx.open_items(batch.batch_id) > 1:\n            return batch",
+        killers=(Seeds(120, theme="operators", sagas=False),),
+    ),
+)
