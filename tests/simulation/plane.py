@@ -300,8 +300,8 @@ class Plane:
         due += [row.due_at for row in planner.rows("incident") if row.held_count or row.status != "OPEN"]
         if self.judge.mending.unfound():
             due += [row.next_at for row in self.databases["reconciler"].rows("survey")]
-        ahead = [(at - now).total_seconds() for at in due if at is not None]
-        if ahead and min(ahead) > 0:
+        ahead = [seconds for at in due if at is not None and (seconds := (at - now).total_seconds()) > 0]
+        if ahead:
             self.engine.offset += min(ahead)
             self.engine.note(f"LEAP +{min(ahead):.0f} s")
 

@@ -129,20 +129,26 @@ class EventsHandler:
         wanted = _Wanted()
         for body in bodies:
             wanted.add(body)
+        # Exceptions are read before their repairs: whatever moves a repair moves its exception, too, so what another
+        # replica commits in between makes the exception stale, and saving tells. The other way round a repair that
+        # was planned in between would be on no desk, and would outlive its exception.
+        told = await self._told_of(tx, bodies, wanted)
+        names = wanted.exceptions | {repair.exception_id for repair in told if repair.in_flight}
+        exceptions = await tx.exceptions(sorted(names))
+        names |= {row.exception_id for row in exceptions}
+        subjects = wanted.subjects | {subject_of_row(row) for row in exceptions} | {item.subject_key for item in told}
+        repairs = await tx.related_repairs(sorted(subjects), sorted(names), sorted(wanted.operator_commands))
+        wanted.causes |= {cause for row in exceptions for cause in _causes(row.tenant, row.envelope)}
+        desk.load(exceptions, [*repairs, *told], await tx.incidents_of(sorted(wanted.causes)))
+
+    @staticmethod
+    async def _told_of(tx: PlannerTransaction, bodies: Sequence[Body], wanted: _Wanted) -> list[RepairRow]:
+        """Repairs that messages name by themselves or by the operator command that they wait for."""
         named = [body.repair_id for body in bodies if isinstance(body, OperatorCommand) and body.repair_id is not None]
         repairs = await tx.repairs(sorted(named)) if named else []
-        repairs += await tx.related_repairs(
-            sorted(wanted.subjects), sorted(wanted.exceptions), sorted(wanted.operator_commands)
-        )
-        exceptions = await tx.exceptions(
-            sorted(wanted.exceptions | {repair.exception_id for repair in repairs if repair.in_flight})
-        )
-        subjects = {subject_of_row(row) for row in exceptions} | {repair.subject_key for repair in repairs}
-        rest, names = subjects - wanted.subjects, {row.exception_id for row in exceptions} - wanted.exceptions
-        if rest or names:  # all that was tried there: a message that names one repair alone must not forget the rest
-            repairs += await tx.related_repairs(sorted(rest), sorted(names))
-        wanted.causes |= {cause for row in exceptions for cause in _causes(row.tenant, row.envelope)}
-        desk.load(exceptions, repairs, await tx.incidents_of(sorted(wanted.causes)))
+        if wanted.operator_commands:
+            repairs += await tx.related_repairs([], [], sorted(wanted.operator_commands))
+        return repairs
 
     @staticmethod
     def _check_tenant(desk: Desk, message: Message, body: Body) -> None:

@@ -113,6 +113,11 @@ class Bus:
         with contextlib.suppress(nats.errors.Error, OSError):
             await self.client.publish(subject, data, headers=headers)
 
+    async def flush(self) -> None:
+        """Wait until the broker has everything that was sent. A broker away is not an error."""
+        with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+            await self.client.flush()
+
     async def listen(self, subject: str, react: Callable[[Msg], Awaitable[None]], queue: str = "") -> None:
         """Subscribe on core NATS."""
         await self.client.subscribe(subject, queue=queue, cb=react)

@@ -162,8 +162,10 @@ async def _follow_crash_points(context: Context) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             order = orjson.loads(raw.data)
             if order["instance"] == context.settings.instance:
-                context.crash.arm(order["at"])
+                # Answered first: the next thing that this process does may be to die.
                 await context.bus.send(raw.reply, b"{}")
+                await context.bus.flush()
+                context.crash.arm(order["at"])
 
     if context.settings.development:
         await context.bus.listen(CRASH_SUBJECT, armed)
