@@ -164,6 +164,9 @@ def operator_tables() -> str:
         "",
         "Guards take away what a fact forbids: revoked authority, an effect that cannot be found, a pivot that passed,",
         "a case that goes the other way, a person who found nothing there. What is left is shown as `allowed_actions`.",
+        "",
+        "A case that is VERIFYING or COMPENSATING is resolved by a person only where what it owes was not observed in",
+        "time (`unverified`): it ends as RESOLVED, never as CLOSED.",
     ]
     return "\n".join(lines) + "\n"
 

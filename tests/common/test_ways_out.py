@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from trueup_common.contracts.operators import (
+    ORCHESTRATOR,
     PLANNER,
     RECONCILER,
     CaseFacts,
@@ -99,6 +100,25 @@ def test_nobody_calls_resolved_what_the_plane_is_still_finding_out(kind: Excepti
     for state, single, status in product(AT_WORK, (True, False), OPEN):
         found = ways(kind, CaseFacts(single, status, Direction.FORWARD, "no"), OperationFacts(state, True))
         assert not found & ENDS, (state, status)
+
+
+@pytest.mark.parametrize("status", [InstanceStatus.VERIFYING, InstanceStatus.COMPENSATING])
+def test_what_nobody_could_observe_in_time_is_ended_by_a_person_and_not_before(status: InstanceStatus) -> None:
+    """The read account is lost for ever: what is owed will never be seen. Of a workflow the exception is the case's, of
+    a single command its operation's.
+
+    Requirements: Q8, O3, L15
+    """
+    for direction, pivot, revoked in product(Direction, ("no", "passed"), (True, False)):
+        for overdue in (True, False):
+            case = CaseFacts(False, status, direction, pivot, revoked, overdue)
+            assert (A.MARK_RESOLVED in ways(K.NEEDS_REVIEW, case, None)) is overdue, case
+            assert (A.MARK_RESOLVED in allowed(TargetKind.WORKFLOW, Facts(case))) is overdue, case
+    for overdue in (True, False):
+        one = CaseFacts(True, InstanceStatus.VERIFYING, Direction.FORWARD, "no", unverified=overdue)
+        found = ways(K.NEEDS_REVIEW, one, OperationFacts(S.SUCCESS, True, alert=overdue))
+        assert found == (ENDS if overdue else set())
+    assert performer(A.MARK_RESOLVED, K.NEEDS_REVIEW) == ORCHESTRATOR
 
 
 def test_an_alert_on_what_is_over_is_the_cases_own_to_end() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,10 +13,11 @@ from tests import servers
 from tests.orchestrator.cases import receipt
 from tests.orchestrator.test_store import Plane, accepted
 
+from trueup_common.contracts.events import GrantRefused
 from trueup_common.contracts.states import InstanceStatus, OperationState, ReceiptStatus
 from trueup_common.contracts.task import Beat, RunningAttempt
 from trueup_common.runtime.db import Database
-from trueup_common.runtime.ports import StoreBusy
+from trueup_common.runtime.ports import StoreBusy, VersionConflict
 from trueup_orchestrator import store
 from trueup_orchestrator.core.case import Case
 from trueup_orchestrator.memory import BYTES_MAX, Cases
@@ -106,6 +108,67 @@ async def test_a_beat_that_another_replica_took_makes_a_case_old(plane: Plane) -
         assert before.instance.state_version < after.instance.state_version
     assert len(await plane.fetch("SELECT 1 FROM history")) == began
     assert after.operation.state is S.RUNNING and after.operation.state_version > before.operation.state_version
+
+
+class Raced:
+    """A transaction in which another replica commits right after the first read of cases or operations."""
+
+    def __init__(self, tx: Any, commit: Callable[[], Awaitable[None]]) -> None:
+        self._tx, self._commit, self._over = tx, commit, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    async def _then(self, found: Any) -> Any:
+        if not self._over:
+            self._over = True
+            await self._commit()
+        return found
+
+    async def operations(self, command_ids: Sequence[str]) -> Any:
+        return await self._then(await self._tx.operations(command_ids))
+
+    async def instances(self, workflow_ids: Sequence[str]) -> Any:
+        return await self._then(await self._tx.instances(workflow_ids))
+
+
+@pytest.mark.parametrize("by", ["event", "load"])
+async def test_a_commit_between_two_reads_of_a_case_leaves_no_old_operation_in_hand(plane: Plane, by: str) -> None:
+    """Case and operation are two reads: the newer of the two must not vouch for the older.
+
+    Requirements: D5, M1
+    """
+    other, late = Plane(plane.database), Plane(plane.database)
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+
+    async def commit() -> None:
+        await other.react(other.events, [receipt(row, ReceiptStatus.UNKNOWN)])
+
+    moves_nothing = GrantRefused(
+        command_id=row.command_id,
+        workflow_id=row.workflow_id,
+        tenant=row.tenant,
+        fence=row.fence + 7,
+        check="approval",
+        detail="said no",
+        transient=False,
+    )
+    with contextlib.suppress(VersionConflict):
+        async with late.store.transaction() as tx:
+            now, _ = await tx.claim("test", [])
+            raced: Any = Raced(tx, commit)
+            if by == "event":
+                await late.events.handle(raced, now, late.messages([moves_nothing]))
+            else:
+                folds = await late.desk.load(raced, now, await raced.operations([body.command_id]))
+                await late.desk.keep(raced, folds.values())
+    found = await stored(plane, body.workflow_id)
+    assert found.operation.state is S.OUTCOME_UNKNOWN
+    kept = held(late, body.workflow_id)
+    if kept is not None and kept.instance.state_version == found.instance.state_version:
+        assert kept == found
 
 
 async def _moment(plane: Plane) -> Any:

@@ -340,6 +340,23 @@ def test_a_persons_word_gives_a_fresh_budget() -> None:
     assert (turned.restated[1]["route"], turned.restated[1]["human_review_required"]) == ("AUTO_REPAIR", False)
 
 
+@pytest.mark.parametrize("said", ["a person allows it again", "ESCALATED", "FAILED"])
+def test_a_look_under_way_ends_with_the_verification_that_it_was_for(said: str) -> None:
+    """Requirements: R2, R9. Its late answer finds no stage that could take it, so the element is looked at anew."""
+    row = mended(drifted(seen("draft")).row, 1, 110).row
+    row = repairs.heard(row, word(row, "VERIFYING"), now=at(111), budget=BUDGET).row
+    (asked,) = visit.plan([row.evolve(next_visit_at=at(112))], {}, visit.Pace(), at(112)).elements
+    assert (asked.stage, asked.visit_id is None) == (Stage.VERIFY, False)
+    if said in ("ESCALATED", "FAILED"):
+        told = word(asked, said, version=2)
+        after = repairs.heard(asked, told, now=at(113), budget=BUDGET).row
+    else:
+        after = repairs.allowed_again(asked, at(113), BUDGET).row
+    assert after.stage is not Stage.VERIFY
+    assert (after.visit_id, after.next_visit_at) == (None, at(113))
+    assert look(after, seen("publish"), 113).row.stage is Stage.HEALTHY
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     values=st.lists(

@@ -24,7 +24,7 @@ from trueup_common.contracts.events import (
     RepairChanged,
 )
 from trueup_common.runtime.db import Database, SqlStore
-from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_repair_planner.core.calls import CALLS_MAX, Answer
 from trueup_repair_planner.core.incident import Alarm
 from trueup_repair_planner.core.incident import Status as IncidentStatus
@@ -814,3 +814,46 @@ async def test_what_an_incident_lets_go_is_judged_again_one_by_one_and_none_is_l
     assert owners == {"duty-manager"}
     again = [row for row in tried if row.status is Status.PLANNED]
     assert len(again) == 1 and again[0].due_at is not None, "what its state refused is planned anew"
+
+
+class Overtaken:
+    """A transaction that another replica overtakes: it commits its own just before the n-th read of this one."""
+
+    def __init__(self, tx: SqlPlannerTransaction, planner: Planner, number: int, body: BaseModel) -> None:
+        self._tx = tx
+        self._planner = planner
+        self._left = number
+        self._body = body
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tx, name)
+        if name not in {"exceptions", "related_repairs", "repairs", "incidents_of"}:
+            return found
+
+        async def read(*given: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                await self._planner.hear(self._body)
+            return await found(*given)
+
+        return read
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_whoever_closes_an_exception_withdraws_what_another_replica_planned_meanwhile(
+    planner: Planner, number: int
+) -> None:
+    """Two replicas hear of an exception and of its end at once: whichever read comes between, no repair outlives it.
+
+    Requirements: Q8, M2
+    """
+    over = message(closed(kind="state_drift", envelope=DRIFT), "overtaken")
+    opened = reported(kind="state_drift", envelope=DRIFT)
+    try:
+        async with planner.store.transaction() as tx:
+            held: Any = Overtaken(tx, planner, number, opened)
+            await EventsHandler(RULES).handle(held, moment(0), [over])
+    except VersionConflict:
+        async with planner.store.transaction() as tx:
+            await EventsHandler(RULES).handle(tx, moment(0), [over])
+    assert [repair.in_flight for repair in await planner.repairs()] == [False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.engine import Crash
+from trueup_repair_planner.core.calls import Ask
 
 if TYPE_CHECKING:
     from tests.simulation.plane import Plane
@@ -20,7 +21,7 @@ KINDS: Final = {
     "acked": "after the ack",
     "before_send": "between the commit of SENT and the first byte",
     "target_acted": "between the answer and its receipt",
-    **dict.fromkeys(("claimed", "asked", "decide", "authorize", "command", "operate"), "while a repair is carried out"),
+    **dict.fromkeys(("claimed", "asked", *(ask.value for ask in Ask)), "while a repair is carried out"),
 }
 """What the last part of a crash point's name says."""
 

@@ -12,7 +12,7 @@ from tests.simulation.memory import Change
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.operators import CommandState, OperatorAction
-from trueup_common.contracts.states import EffectClass, RiskLevel
+from trueup_common.contracts.states import ANSWERED, EffectClass, InstanceStatus, RiskLevel
 from trueup_gateway.core.batches import BatchState, ItemState
 from trueup_repair_planner.core.incident import Status as IncidentStatus
 from trueup_repair_planner.core.repair import RepairRow, Status
@@ -166,13 +166,29 @@ class MendingJudge:
             if exception.status == "open" and exception.deadline_at <= now:
                 return f"{exception.exception_id} is overdue"
         for act in gateway.tables["operator_command"].rows.values():
-            if act.state == CommandState.ACCEPTED:
+            if act.state == CommandState.ACCEPTED and not self._waits_for_drift(act):
                 return f"{act.operator_command_id} ({act.action}) is at work"
         for batch in gateway.tables["operator_batch"].rows.values():
             if batch.ended_at is None:
                 return f"{batch.batch_id} is {batch.state}"
         unfound = self.unfound()
         return f"nobody knows of {unfound}" if unfound is not None else None
+
+    def _waits_for_drift(self, act: Any) -> bool:
+        """True for the cancel of a case that owes drift of what nothing takes back, and nothing else: a person's."""
+        case = self.plane.databases["orchestrator"].tables["instance"].rows.get((act.workflow_id,))
+        if act.action != OperatorAction.CANCEL or case is None or case.status != InstanceStatus.COMPENSATING:
+            return False
+        own = [
+            row for row in self.plane.databases["orchestrator"].rows("operation") if row.workflow_id == act.workflow_id
+        ]
+        drifted = {
+            (row.system, row.resource, row.element)
+            for row in self.plane.databases["reconciler"].rows("element")
+            if row.obligation_id is not None and row.tenant == case.tenant
+        }
+        owed = {(item["system"], item["resource"], item["element"]) for item in case.owed}
+        return bool(owed) and owed <= drifted and all(row.state in ANSWERED for row in own)
 
     def final(self) -> None:
         """Every exception has an owner and a time; every repair is over or a person's; every batch adds up."""

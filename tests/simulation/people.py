@@ -360,13 +360,20 @@ class People:
         if action is OperatorAction.ASSIGN:
             params = {"owner": f"team-{self.engine.below(2)}"}
         elif action is OperatorAction.MARK_RESOLVED:
-            params = {"disposition": [_looked_after(row.command_id or row.exception_id)]}
+            params = {"disposition": [_looked_after(name) for name in self._spoken_of(row)]}
         elif action is OperatorAction.SETTLE and row.command_id is None:
             params = None
         if action in (OperatorAction.SETTLE, OperatorAction.MARK_RESOLVED) and row.command_id is not None:
             found = self._finding(row.command_id)
             params = found if action is OperatorAction.SETTLE or found is None else params
         return (action, params) if params is not None else None
+
+    def _spoken_of(self, row: Any) -> list[str]:
+        """What a person speaks about who ends an exception: its operation, or every effect of its case that stands."""
+        if row.command_id is not None or not str(row.workflow_id).startswith("wf_"):
+            return [row.command_id or row.exception_id]
+        views = self.plane.databases["gateway"].rows("command_view")
+        return effects_of([view.row for view in views if view.workflow_id == row.workflow_id])
 
     def _finding(self, command_id: str) -> dict[str, Any] | None:
         """What a person finds who looks into the target: the truth, once nothing can happen any more."""

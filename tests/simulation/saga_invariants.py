@@ -373,7 +373,8 @@ class SagaJudge:
                 self._closed(instance)
             elif instance.status in UNDONE:
                 demand(not pivots, f"{name}: {instance.status} although {pivots} happened")
-                by_hand = {row.compensates for row in rows if row.state is S.RESOLVED}  # as a person said
+                settled = [row for row in rows if row.state is S.RESOLVED]  # as a person said
+                by_hand = {row.compensates or row.command_id for row in settled}
                 left = [row for row in own(rows) if world.stands(row.command_id) and row.command_id not in by_hand]
                 stands = [row.step_id for row in left if self._takes_back(row)]
                 demand(not stands, f"{name}: {instance.status} although {stands} stand")

@@ -101,7 +101,9 @@ def test_what_failed_is_redriven_and_only_its_success_closes_the_exception(plane
     again = operate(plane, "exception", letter["exception_id"], "REDRIVE", "redrive-1")
     assert again.status == 202 and again.body == first.body
     other = operate(plane, "command", command_id, "REDRIVE", "redrive-2")
-    assert (other.status, other.body["operator_command_id"]) == (409, first.body["operator_command_id"])
+    # Refused while the first is at work, and refused because nothing is left to do once it is over.
+    assert other.status == 409, other
+    assert other.body.get("operator_command_id", first.body["operator_command_id"]) == first.body["operator_command_id"]
     assert ended(plane, first)["result"]["state"] == "SUCCESS"
     assert count_of(plane, command_id) == 1
     case = plane.closed(workflow_id)

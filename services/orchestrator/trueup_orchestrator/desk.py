@@ -228,11 +228,16 @@ class Desk:
         }
 
     async def load(self, tx: OrchestratorTransaction, moment: Moment, rows: Sequence[JournalRow]) -> dict[str, Fold]:
-        """Folds, by case, of stored operations: with instance, open obligations and unpublished history."""
+        """Folds, by case, of stored operations: with instance, open obligations and unpublished history.
+
+        What was read before its case is read again: a commit between the two would be seen in one of them only.
+        """
         if not rows:
             return {}
         instances = await tx.instances(sorted({row.workflow_id for row in rows}))
-        return await self.load_cases(tx, moment, instances, rows)
+        single = {case.workflow_id for case in instances if case.definition == COMMAND}
+        again = sorted(row.command_id for row in rows if row.workflow_id in single)
+        return await self.load_cases(tx, moment, instances, await tx.operations(again) if again else [])
 
     async def load_cases(
         self,
@@ -241,7 +246,11 @@ class Desk:
         instances: Sequence[InstanceRow],
         rows: Sequence[JournalRow] = (),
     ) -> dict[str, Fold]:
-        """Folds, by case. Of a single command its operation is among `rows`; a workflow's are loaded whole."""
+        """Folds, by case. Of a single command its operation is among `rows`; a workflow's are loaded whole.
+
+        `rows` are read after `instances`: then who decides on an old operation has an old version of its case, and
+        loses the race. The other way round the case may be new and the operation old, and nobody would find out.
+        """
         cases = {row.workflow_id: row for row in instances}
         operations: dict[str, list[JournalRow]] = {}
         for row in rows:

@@ -45,7 +45,8 @@ PAIRS_MAX: Final = 200
 EARLY_SECONDS: Final = 3600.0
 """How long the start of a case may be on its way while people speak of the case already."""
 
-Event = Receipt | Settlement | ElementVerified | GrantRefused | ApprovalDecided | SignalReceived | OperatorCommand
+OperationEvent = Receipt | Settlement | ElementVerified | GrantRefused
+Event = OperationEvent | ApprovalDecided | SignalReceived | OperatorCommand
 
 _EVENTS: Final[dict[str, type[Event]]] = {
     "Receipt": Receipt,
@@ -189,8 +190,9 @@ class CommandHandler(Foreseeing):
             return
         rows = [row for row in await tx.operations(sorted(younger)) if row.state in OWING]
         older = await self.desk.load(tx, moment, [row for row in rows if row.workflow_id not in folds])
-        for fold in older.values():
-            supersede(fold, younger[fold.operation.command_id])
+        for row in rows:
+            if row.workflow_id in older:
+                supersede(older[row.workflow_id].at(row.command_id), younger[row.command_id])
         folds.update(older)
 
     async def _start_workflows(
@@ -325,8 +327,8 @@ class EventHandler(Foreseeing):
         folds = await self.desk.recall(tx, moment, named)
         rest = [body for _, body in events if body.workflow_id not in folds]
         about = [body for body in rest if not isinstance(body, CASE_EVENTS)]
-        rows = await tx.operations(sorted({body.command_id for body in about})) if about else []
-        folds.update(await self.desk.load(tx, moment, rows))
+        if about:
+            folds.update(await self._owners(tx, moment, about))
         cases = sorted({str(body.workflow_id) for body in rest if isinstance(body, CASE_EVENTS)} - set(folds))
         if cases:
             folds.update(await self._cases(tx, moment, cases))
@@ -343,6 +345,15 @@ class EventHandler(Foreseeing):
             raise Unprocessable(f"this service does not know {message.type}")
         body = self._bodies.read(model, message)
         return None if isinstance(body, OperatorCommand) and body.performer != ORCHESTRATOR else body
+
+    async def _owners(
+        self, tx: OrchestratorTransaction, moment: Moment, about: Sequence[OperationEvent]
+    ) -> dict[str, Fold]:
+        """The cases whose operations events are about; the cases first (`Desk.load_cases`)."""
+        instances = await tx.instances(_named(about))
+        known = {row.workflow_id for row in instances}
+        rows = await tx.operations(sorted({body.command_id for body in about}))
+        return await self.desk.load_cases(tx, moment, instances, [row for row in rows if row.workflow_id in known])
 
     async def _cases(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
         instances = await tx.instances(workflow_ids)

@@ -39,9 +39,30 @@ MUTANTS: Final = (
         law="whoever hears how one repair ended looks at all that was tried there",
         rows="R9",
         file=f"{PLANNER}/handler.py",
-        old="        if rest or names:",
-        new="        if rest and names and not repairs:",
+        old="related_repairs(sorted(subjects), sorted(names), sorted(wanted.operator_commands))",
+        new="related_repairs(sorted(wanted.subjects), sorted(wanted.exceptions), sorted(wanted.operator_commands))",
         killers=(f"{EXECUTION}::test_a_redrive_that_ends_as_it_began_is_counted_and_in_the_end_a_person_has_it",),
+    ),
+    Mutant(
+        name="repairs-read-before-their-exceptions",
+        law="whoever closes an exception withdraws what another replica planned meanwhile",
+        rows="Q8 M2",
+        file=f"{PLANNER}/handler.py",
+        old=(
+            "        exceptions = await tx.exceptions(sorted(names))\n"
+            "        names |= {row.exception_id for row in exceptions}\n"
+            "        subjects = wanted.subjects | {subject_of_row(row) for row in exceptions}"
+            " | {item.subject_key for item in told}\n"
+            "        repairs = await tx.related_repairs("
+            "sorted(subjects), sorted(names), sorted(wanted.operator_commands))\n"
+        ),
+        new=(
+            "        repairs = await tx.related_repairs(\n"
+            "            sorted(wanted.subjects), sorted(names), sorted(wanted.operator_commands)\n"
+            "        )\n"
+            "        exceptions = await tx.exceptions(sorted(names))\n"
+        ),
+        killers=(f"{EXECUTION}::test_whoever_closes_an_exception_withdraws_what_another_replica_planned_meanwhile",),
     ),
     Mutant(
         name="late-word-begins-another-repair",
@@ -102,8 +123,8 @@ MUTANTS: Final = (
         law="a cancelled case that a person closes is resolved: nobody calls undone what nobody undid",
         rows="S4 L14",
         file=f"{ORCHESTRATOR}/case_acts.py",
-        old="turned=turned, owed=[], cancel=None",
-        new="turned=turned, owed=[]",
+        old="Direction.PERSON.value, cancel=None",
+        new="Direction.PERSON.value",
         killers=(f"{CASE_ACTS}::test_a_cancelled_case_that_a_person_closes_is_resolved_and_not_said_to_be_undone",),
     ),
     Mutant(

@@ -14,6 +14,8 @@ CASES: Final = "tests/orchestrator/test_case_acts.py"
 EDGE: Final = "tests/gateway/test_operators.py"
 BATCHES: Final = "tests/gateway/test_batches.py"
 TABLE: Final = "tests/common/test_operators.py"
+WAYS_OUT: Final = "tests/common/test_ways_out.py"
+OFFERS: Final = "tests/orchestrator/test_offers.py"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -204,6 +206,57 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old="    if action is A.MARK_RESOLVED:\n",
         new="    if action is A.MARK_RESOLVED and not fold.operations:\n",
         killers=(f"{CASES}::test_closing_a_case_speaks_of_every_effect_that_stands_and_of_no_other",),
+    ),
+    Mutant(
+        name="unobserved-without-a-way-out",
+        law="what nobody could observe in time is ended by a person, and not before",
+        rows="Q8 L15",
+        file=f"{CONTRACTS}/operators.py",
+        old="(case.status not in _LOOKED_AT or case.unverified)",
+        new="case.status not in _LOOKED_AT",
+        killers=(
+            f"{WAYS_OUT}::test_what_nobody_could_observe_in_time_is_ended_by_a_person_and_not_before",
+            f"{OFFERS}::test_a_person_settles_what_a_workflow_owes_and_nobody_can_observe",
+        ),
+    ),
+    Mutant(
+        name="unobserved-called-closed",
+        law="closed is what was observed; a person's word resolves",
+        rows="L15 Q8",
+        file=f"{CORE}/seal.py",
+        old="            return InstanceStatus.RESOLVED  # what it owed",
+        new="            return InstanceStatus.CLOSED  # what it owed",
+        killers=(f"{OFFERS}::test_a_person_settles_what_a_command_owes_and_nobody_can_observe",),
+    ),
+    Mutant(
+        name="offered-but-refused",
+        law="what the gateway offers, the orchestrator performs",
+        rows="O3 Q8",
+        file=f"{CORE}/operators.py",
+        old=" or (fold.workflow is None and unverified),",
+        new=",",
+        killers=(f"{OFFERS}::test_what_is_offered_of_a_single_command_is_performed_and_nothing_else",),
+    ),
+    Mutant(
+        name="finding-changes-an-end",
+        law="a finding never changes an operation that is over",
+        rows="P3 E3",
+        file=f"{CORE}/operators.py",
+        old="return action is A.SETTLE and fold.state not in PERSONS and",
+        new="return action is A.SETTLE and fold.state in PERSONS and",
+        killers=(f"{OFFERS}::test_a_finding_never_changes_an_operation_that_is_over",),
+    ),
+    Mutant(
+        name="one-look-resolves-all-that-is-owed",
+        law="one element that was seen says nothing of another that is owed",
+        rows="O3 L15",
+        file=f"{GATEWAY}/core/resolving.py",
+        old="for item in owed if _place(item) != named})",
+        new="for item in owed if _place(item) == ()})",
+        killers=(
+            "tests/gateway/test_unverified.py"
+            "::test_a_single_command_is_resolved_on_what_speaks_of_everything_that_it_owes",
+        ),
     ),
     Mutant(
         name="one-element-speaks-for-all",

@@ -66,6 +66,11 @@ def _one(ground: Ground, target: Target, now: datetime) -> None:
     if seen is None or not is_fresh(seen, now):
         detail = f"this element was not observed healthy within the last {OBSERVATION_SECONDS_MAX} seconds"
         raise invalid([("/params/observation", detail)])
+    owed = target.case.instance.owed if target.case is not None and target.exception_kind not in APART else []
+    named = (seen.system, seen.resource, seen.element)
+    unseen = sorted({item["element"] for item in owed if _place(item) != named})
+    if unseen:
+        raise invalid([("/params/observation", f"says nothing of {', '.join(unseen[:SHOWN_MAX])}")])
 
 
 def _whole(wanted: ResolvedParams, target: Target, ground: Ground, now: datetime) -> list[str]:

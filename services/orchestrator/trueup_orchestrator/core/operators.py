@@ -179,7 +179,7 @@ def _note(fold: Fold, asked: OperatorCommand, action: OperatorAction, cause: str
 
 def _unobserved(fold: Fold, action: OperatorAction) -> list[str] | None:
     """The elements that a person's word stands for from here on: nobody could observe them."""
-    if fold.workflow is not None or ACTS[action] not in (_settle, _close):
+    if fold.workflow is not None or action not in (A.SETTLE, A.MARK_RESOLVED):
         return None
     known = is_unverified(fold.obligations.values())
     return [item["element"] for item in fold.instance.owed] if known else None

@@ -24,7 +24,7 @@ def heard(row: ElementRow, event: RepairChanged, *, now: datetime, budget: Budge
         return Turned(row, changed=False)
     known = row.evolve(repair_id=event.repair_id, repair_status=event.status, repair_version=event.version)
     if event.status == "ESCALATED":
-        return _escalated(known)
+        return _escalated(known, now)
     if event.status == "FAILED":
         return _failed(known, event, now, budget)
     if event.status in IN_FLIGHT:
@@ -41,18 +41,18 @@ def _failed(row: ElementRow, event: RepairChanged, now: datetime, budget: Budget
     was_counted = event.command_id is not None and event.command_id == row.repaired_by
     tried = row if was_counted else row.evolve(repairs_count=row.repairs_count + 1, tried_at=now)
     way = route(tried, kind_of_row(row), now=now, budget=budget)
-    turned = _routed(tried, way)
+    turned = _routed(tried, way, now)
     if way.way is Way.ESCALATED:
         turned = turned.evolve(automatic=False, escalated_code=way.code)
     return Turned(soon(turned, now), restated=_restated(turned, way))
 
 
-def _escalated(row: ElementRow) -> Turned:
+def _escalated(row: ElementRow, now: datetime) -> Turned:
     """The planner gave it to a person, for reasons of its own. Told once, or each would answer the other for ever."""
     if not row.automatic:
         return Turned(row)
     way = Route(Way.ESCALATED, code="repairs_exhausted")
-    given = _routed(row.evolve(automatic=False, escalated_code=way.code), way)
+    given = _routed(row.evolve(automatic=False, escalated_code=way.code), way, now)
     return Turned(given, restated=_restated(given, way))
 
 
@@ -70,7 +70,7 @@ def allowed_again(row: ElementRow, now: datetime, budget: Budget) -> Turned:
         automatic=True, escalated_code=None, repairs_count=0, fights_count=0, foreign_sha256=None, tried_at=None
     )
     way = route(fresh, kind_of_row(row), now=now, budget=budget)
-    turned = _routed(fresh, way)
+    turned = _routed(fresh, way, now)
     if turned.repair_status in IN_FLIGHT:
         turned = _turned(turned, Turn.REPAIR_PLANNED)
     return Turned(turned, restated=_restated(turned, way))
@@ -96,6 +96,10 @@ def _turned(row: ElementRow, move: Turn) -> ElementRow:
     return turn(row, move) if (row.stage, move) in TABLE else row
 
 
-def _routed(row: ElementRow, way: Route) -> ElementRow:
-    """On its new way; an element that is being looked at finds it by the comparison, from the same facts."""
-    return turn(row, Turn.REPAIR_FAILED, TURN[way.way]) if (row.stage, Turn.REPAIR_FAILED) in TABLE else row
+def _routed(row: ElementRow, way: Route, now: datetime) -> ElementRow:
+    """On its new way; an element that is being looked at finds it by the comparison, from the same facts. A look that
+    was to verify a repair ends with the verification: its answer would find no stage, so another one is asked."""
+    if (row.stage, Turn.REPAIR_FAILED) not in TABLE:
+        return row
+    turned = turn(row, Turn.REPAIR_FAILED, TURN[way.way])
+    return soon(turned, now) if turned.visit_id is not None else turned
