@@ -90,7 +90,7 @@ OF_COMMANDS: Final[dict[str, str]] = {
     "ledger: CONFIRMED × task for a newer fence": "liar",
     "ledger: ABSENT × find": "liar",
     "ledger: TOMBSTONE × find": "orphan",
-    "settlement: FINDING × requested": "word",
+    "settlement: FINDING × requested": "liar",
     "settlement: FINDING × exhausted": "orphan",
     "settlement: FINDING × stale_answer": "liar",
     "settlement: OPEN × exhausted": "blind",
@@ -130,6 +130,7 @@ LIKELY: Final[dict[str, int]] = {
     "ledger: UNKNOWN × task for a newer fence": 1017,
     "ledger: CONFIRMED × task for a newer fence": 1001,
     "incident: OPEN × probe": 1006,
+    "settlement: FINDING × requested": 1100,
 }
 """Rare transition → the seed of its theme that took it last; `python -m tests.simulation.likely` finds them anew."""
 
