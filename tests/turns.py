@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from xdist.scheduler import LoadFileScheduling
 
 LONGEST_FIRST = (
+    "system/test_operators.py",
+    "system/test_repairs.py",
+    "system/test_repairs_under_fire.py",
     "system/test_crash_adapters.py",
     "system/test_crash_windows.py",
     "devkit/test_demo.py",
@@ -29,9 +32,6 @@ LONGEST_FIRST = (
     "orchestrator/test_saga_properties.py",
     "gateway/test_refusals.py",
     "system/test_budget.py",
-    "system/test_operators.py",
-    "system/test_repairs.py",
-    "system/test_repairs_under_fire.py",
     "system/test_workflow_clock.py",
     "system/test_freezes.py",
     "system/test_workflow_people.py",
