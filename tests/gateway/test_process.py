@@ -47,7 +47,7 @@ from trueup_common.runtime.objects import ObjectStore
 from trueup_devkit.children import free_port
 from trueup_gateway.tokens import SigningKey
 
-SECONDS_OF_GOVERNANCE_MAX = 30.0
+SECONDS_OF_GOVERNANCE_MAX = 15.0
 """A second where nothing else runs; the rest is for a slow machine."""
 
 
@@ -366,7 +366,8 @@ async def test_one_key_over_two_replicas_on_one_port(running: Running) -> None:
     assert {response.status_code for response in responses} <= {202, 409, 503}
     busy = [response for response in responses if response.status_code == 503]  # a replica that is still starting
     assert all(response.headers["retry-after"] for response in busy)
-    assert sum("idempotent-replayed" not in response.headers for response in accepted) <= 1  # it may have got a 503
+    firsts = sum("idempotent-replayed" not in response.headers for response in accepted)
+    assert firsts == 1 or (firsts == 0 and busy), "the first may have been told 503, and nobody is told twice"
     assert len({response.json()["command_id"] for response in accepted}) == 1
     assert (await running.next_start("port")).command_id == accepted[0].json()["command_id"]
     first.kill()

@@ -182,10 +182,15 @@ class MendingJudge:
         own = [
             row for row in self.plane.databases["orchestrator"].rows("operation") if row.workflow_id == act.workflow_id
         ]
+        held = {
+            row.obligation_id
+            for row in self.plane.databases["repair-planner"].rows("exception")
+            if row.status == "open" and row.owner and row.deadline_at is not None
+        }
         drifted = {
             (row.system, row.resource, row.element)
             for row in self.plane.databases["reconciler"].rows("element")
-            if row.obligation_id is not None and row.tenant == case.tenant
+            if row.obligation_id in held and row.tenant == case.tenant
         }
         owed = {(item["system"], item["resource"], item["element"]) for item in case.owed}
         return bool(owed) and owed <= drifted and all(row.state in ANSWERED for row in own)

@@ -283,7 +283,7 @@ def test_metrics_of_every_service_show_the_work_and_name_no_tenant(watched: Watc
     for service in SERVICES:
         found = metrics_of(plane, service)
         assert found["trueup_bus_connected", ()] == 1
-        assert ("trueup_publisher_failed_total", ()) in found  # on a slow machine a confirmation may come too late
+        assert found["trueup_publisher_failed_total", ()] == 0
         assert ("trueup_outbox_unsent", ()) in found
         told = {value for _, labels in found for _, value in labels}
         assert not {value for value in told if "acme" in value or "agent:" in value or "_01" in value}, told
