@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 import yaml
 
-from tests.system.documents import ASK
+from tests.system.documents import ASK, PUBLISH
 from tests.system.plane import Answer, Plane, eventually, http
 from trueup_common.contracts.operators import OperatorAction
 from trueup_common.contracts.states import EffectClass
@@ -29,25 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
 KEY = "wordpress:draft:{}"
 
-AFTER_PIVOT = """
-name: after-pivot
-version: 1
-object: { type: post, id: "${input.id}" }
-lifetime: P1D
-input: { type: object, required: [id], properties: { id: { type: string } } }
-steps:
-  - id: draft
-    command: wordpress.create_draft
-    with: { title: "Post ${input.id}", content: "<p>${input.id}</p>", slug: "${input.id}" }
-  - id: approve
-    approval: { scope: "content:publish", binds: ["${steps.draft.content_sha256}"], timeout: P1D, owner: editors }
-  - id: publish
-    command: wordpress.publish_post
-    with: { post_id: "${steps.draft.post_id}", content_sha256: "${steps.draft.content_sha256}" }
-  - id: told
+AFTER_PIVOT = (
+    PUBLISH.replace("name: publish", "name: after-pivot")
+    + """  - id: told
     command: bench.post
     with: { unit: "${input.id}" }
 """
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
