@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", choices=("samples", "calls"), default="", help="profile the services as well")
     parser.add_argument("--crash-window", action="store_true", help="instead: SIGKILL between sending and recording")
     parser.add_argument(
-        "--history", type=int, default=0, metavar="N", help="instead: cost at 1,000 and at N closed instances"
+        "--history", default="", metavar="N,…", help="instead: cost at 1,000 and at each N closed instances"
     )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the tables to a Markdown page as well")
     options = parser.parse_args(arguments)
@@ -73,8 +73,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name not in STACKS:
             parser.error(f"--only: {name} is none of {', '.join(STACKS)}")
     options.only = [name for name in named if not (options.without_peers and name in PEER_STACKS)]
-    if options.units < 1 or options.quiet_units < 1 or options.seconds <= 0 or options.history < 0:
-        parser.error("--units, --quiet-units and --seconds must be positive, --history not negative")
+    if options.units < 1 or options.quiet_units < 1 or options.seconds <= 0:
+        parser.error("--units, --quiet-units and --seconds must be positive")
+    try:
+        options.history = [int(text) for text in filter(None, options.history.split(","))]
+    except ValueError:
+        parser.error("--history: numbers, separated by commas")
     return options
 
 
@@ -191,10 +195,11 @@ with SIGKILL and started again, and the same unit is asked for with the same key
 look-ups are what the stub counted: more than one POST is an effect that happened twice.
 """
 HISTORY_INTRO = """
-Two planes run side by side, one with a short and one with a long history: copies of what really closed commands left
-behind, in every table of every service, half of them with an element that is visited. They are measured in turn, twice.
-Rows read are PostgreSQL's own count, so they do not depend on the speed of the machine; those of an idle plane are what
-the sweeps read.
+Planes run side by side, one with a short history and the others with long ones: copies of what really closed commands
+left behind, in every table of every service, half of them with an element that is visited; sent mail, which is kept for
+an hour, is copied for the last 100,000. They are measured in turn, twice; then lists are asked for over HTTP. Rows read
+are PostgreSQL's own count, so they do not depend on the speed of the machine; those of an idle plane are what the
+sweeps read.
 """
 
 

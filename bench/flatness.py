@@ -1,7 +1,7 @@
-"""What a command costs beside a short history and beside a long one, and what the sweeps read of either.
+"""What a command costs beside a short history and beside long ones, what the sweeps read of each, and what lists take.
 
-Two planes run side by side and are measured in turn, twice, so that a change of the machine meets both. Rows read are
-counted by PostgreSQL itself: they do not depend on how fast the machine is at that moment.
+Planes run side by side and are measured in turn, twice, so that a change of the machine meets all of them. Rows read
+are counted by PostgreSQL itself: they do not depend on how fast the machine is at that moment.
 
 Requirements: B4
 """
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 import asyncpg
 
@@ -21,9 +21,10 @@ from bench.load import Order, run_load
 from bench.measure import IN_FLIGHT, SETTLE_SECONDS, WARM_UP_SECONDS, WARM_UP_UNITS
 from bench.processes import cpu_seconds
 from bench.seeding import Row, next_transaction, own_rows, rows_since, seed
-from bench.stacks import Stub, TrueupPlane
+from bench.stacks import CAPABILITY_SECONDS, TENANT, Stub, TrueupPlane
 from trueup_common.contracts.topology import SERVICES
 from trueup_common.runtime.service import schema_of
+from trueup_devkit.gateway_client import GatewayClient
 
 SHORT = 1000
 UNITS = 1500
@@ -33,6 +34,35 @@ SECONDS_MAX = 30.0
 GROWTH_MAX = 1.10
 TEMPLATES = ("bench.post", "bench.post_verified")
 TABLES_TOLD = 4
+ASKED = 15
+"""How often each list is asked for; the median counts."""
+SLOWER_MS = 10.0
+"""A list has grown where it takes longer by this much and twice as long."""
+LISTS = {
+    "cases": ("operator:anna", "/v1/workflows"),
+    "cases that are open": ("operator:anna", "/v1/workflows?open=true"),
+    "cases past their deadline": ("operator:anna", "/v1/workflows?overdue=true"),
+    "cases undone": ("operator:anna", "/v1/workflows?status=COMPENSATED"),
+    "cases closed": ("operator:anna", "/v1/workflows?status=CLOSED"),
+    "cases of a workflow that nobody ran": ("operator:anna", "/v1/workflows?definition=never"),
+    "cases about one object": ("operator:anna", "/v1/workflows?object=none/none"),
+    "cases of an agent": ("agent:bench", "/v1/workflows"),
+    "cases of an agent without any": ("agent:idle", "/v1/workflows"),
+    "commands": ("operator:anna", "/v1/commands"),
+    "commands of an agent without any": ("agent:idle", "/v1/commands"),
+    "exceptions": ("operator:anna", "/v1/exceptions?status=open"),
+    "exceptions, counted": ("operator:anna", "/v1/exceptions/summary"),
+    "dead letters": ("operator:anna", "/v1/dead-letters"),
+    "repairs": ("operator:anna", "/v1/repairs"),
+    "drift": ("operator:anna", "/v1/drift"),
+    "approvals": ("operator:anna", "/v1/approvals"),
+    "acts": ("operator:anna", "/v1/operator-commands"),
+    "incidents": ("operator:anna", "/v1/incidents"),
+    "key figures": ("operator:anna", "/v1/kpis"),
+    "service levels": ("operator:anna", "/v1/slo"),
+}
+"""Who asks for what."""
+ROLES = {"operator:anna": ["operator", "viewer", "auditor"], "agent:bench": ["agent"], "agent:idle": ["agent"]}
 _READ = """
 SELECT schemaname || '.' || relname AS name, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) AS rows
 FROM pg_stat_user_tables
@@ -51,6 +81,8 @@ class Side:
     rows_per_command: list[Counter[str]] = field(default_factory=list)
     idle_rows_per_s: Counter[str] = field(default_factory=Counter)
     idle_cores: float = 0.0
+    lists: dict[str, float] = field(default_factory=dict)
+    """Milliseconds of each list."""
     problems: list[str] = field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
@@ -65,9 +97,9 @@ class Side:
         }
 
 
-def flatness(stub: Stub, history: int) -> tuple[list[str], dict[str, dict[str, float]], bool]:
-    """Measure; the table, the figures, and whether something grew by more than a tenth."""
-    sides = [_side(stub, closed) for closed in (SHORT, history)]
+def flatness(stub: Stub, histories: Sequence[int]) -> tuple[list[str], dict[str, dict[str, float]], bool]:
+    """Measure; the table, the figures, and whether something failed."""
+    sides = [_side(stub, closed) for closed in (SHORT, *histories)]
     try:
         for side in sides:
             _prepare(side)
@@ -75,6 +107,8 @@ def flatness(stub: Stub, history: int) -> tuple[list[str], dict[str, dict[str, f
             for side in sides:
                 _tell(f"round {round_number} beside {side.closed:,} closed instances")
                 _measure(side, with_idle=round_number == 1)
+        for side in sides:
+            side.lists = _lists(side.plane)
     finally:
         for side in sides:
             side.plane.stop()
@@ -82,21 +116,53 @@ def flatness(stub: Stub, history: int) -> tuple[list[str], dict[str, dict[str, f
 
 
 def compared(sides: Sequence[Side]) -> tuple[list[str], dict[str, dict[str, float]], bool]:
-    """The table of both sides."""
-    short, long = (side.figures() for side in sides)
-    lines = [f"{'closed instances':<34}{sides[0].closed:>14,}{sides[1].closed:>14,}{'ratio':>10}"]
-    for name, value in short.items():
-        ratio = f"{long[name] / value:.3f}" if value else "-"
-        lines.append(f"{name:<34}{value:>14g}{long[name]:>14g}{ratio:>10}")
-    grew = long["cpu_s_per_1000"] / short["cpu_s_per_1000"]
-    slowed = short["units_per_s"] / long["units_per_s"]
-    flat = grew <= GROWTH_MAX and slowed <= GROWTH_MAX
-    lines += ["", f"CPU per command x{grew:.3f}, throughput x{1 / slowed:.3f}: {'flat' if flat else 'NOT FLAT'}"]
+    """The table of all sides; each long one is held against the short one."""
+    short, longs = sides[0], sides[1:]
+    shorts = short.figures()
+    columns = "".join(f"{side.closed:>14,}" for side in sides) + f"{'ratio':>10}" * len(longs)
+    lines = [f"{'closed instances':<38}{columns}"]
+    for name in shorts:
+        lines.append(_line(name, [side.figures()[name] for side in sides]))
+    lines.append("")
+    for long in longs:
+        figures = long.figures()
+        grew = figures["cpu_s_per_1000"] / shorts["cpu_s_per_1000"]
+        slowed = shorts["units_per_s"] / figures["units_per_s"]
+        flat = "flat" if grew <= GROWTH_MAX and slowed <= GROWTH_MAX else "NOT FLAT"
+        lines.append(f"{long.closed:,}: CPU per command x{grew:.3f}, throughput x{1 / slowed:.3f}: {flat}")
+    if short.lists:
+        lines += ["", "ms of a list, asked for over HTTP"]
+        lines += [_line(name, [side.lists[name] for side in sides]) for name in short.lists]
+        grown = [name for name in short.lists if _is_slower(short.lists[name], max(one.lists[name] for one in longs))]
+        lines += ["", f"lists that grow with history: {', '.join(grown) or 'none'}"]
     lines += ["", "rows read per command, by table", *_by_table([side.rows_per_command[-1] for side in sides])]
     lines += ["", "rows read per second when idle, by table", *_by_table([side.idle_rows_per_s for side in sides])]
     problems = [problem for side in sides for problem in side.problems]
     lines += [f"PROBLEM {problem}" for problem in problems]
     return lines, {str(side.closed): side.figures() for side in sides}, bool(problems)
+
+
+def _line(name: str, values: Sequence[float]) -> str:
+    ratios = [f"{value / values[0]:.3f}" if values[0] else "-" for value in values[1:]]
+    return f"{name:<38}" + "".join(f"{value:>14g}" for value in values) + "".join(f"{ratio:>10}" for ratio in ratios)
+
+
+def _is_slower(short: float, long: float) -> bool:
+    return long > 2 * short and long > short + SLOWER_MS
+
+
+def _lists(plane: TrueupPlane) -> dict[str, float]:
+    """What each list takes, in milliseconds; the first question of each is not counted."""
+    client, found = GatewayClient(plane.state.gateway_url), {}
+    tokens = {who: client.dev_token(who, TENANT, roles, [], CAPABILITY_SECONDS) for who, roles in ROLES.items()}
+    for name, (who, path) in LISTS.items():
+        client.token, took = tokens[who], []
+        for _ in range(ASKED + 1):
+            began = time.perf_counter()
+            client.get(path)
+            took.append(time.perf_counter() - began)
+        found[name] = round(1000 * median(took[1:]), 2)
+    return found
 
 
 def _by_table(read: Sequence[Counter[str]]) -> list[str]:

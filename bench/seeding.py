@@ -2,20 +2,28 @@
 
 Two commands run one after the other. Ids that only the first one's rows carry belong to it alone; a row is copied
 where such an id stands in its primary key, or where its key is a number that the database deals out. Every copy gets
-ids of its own, spread like real ones. Nothing here knows a table by name, so a new table is copied as well.
+ids of its own, spread like real ones. Nothing here needs to know a table by name, so a new table is copied as well.
 """
 
+import asyncio
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
 
 ID = re.compile(r"\b[a-z]{2,5}_[0-9a-f]{32}\b|\b[0-9a-f]{12}-[0-9]+\b")
 """Ids of the product, and the idempotency keys of the load client."""
-BATCH = 20_000
+BATCH = 10_000
+SESSIONS = 2
+SECONDS_MAX = 3600.0
+MANY = 50_000
+"""From so many copies on the log is spared: nobody needs to recover a made-up history."""
+KEPT_BRIEFLY = {"outbox": 100_000}
+"""Mail that was sent is kept for an hour, and a long history does not fit into one: the last copies have it."""
 FUTURE_SHIFT = "interval '30 days'"
 """What was due after the command's end stays ahead: copies that all fall due together are another test."""
 HISTORY_SHIFT = "interval '30 days'"
@@ -34,6 +42,8 @@ SELECT n.nspname AS schema, c.relname AS name,
   array(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
         WHERE i.indrelid = c.oid AND i.indisprimary) AS key,
   array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attidentity <> '') AS dealt,
+  (SELECT json_object_agg(a.attname, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)::text AS types,
   array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
         AND a.atttypid = 'timestamptz'::regtype) AS moments
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -53,6 +63,8 @@ class Row:
     ahead: tuple[str, ...]
     """Columns with a moment that still lay ahead."""
     values: dict[str, Any]
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Types of the columns; one that is left out is text."""
 
     @property
     def text(self) -> str:
@@ -82,12 +94,25 @@ def own_rows(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[Row], li
     return kept, sorted(own)
 
 
-def _shifted(row: Row, name: str) -> str:
-    if name in row.ahead:
+def _copied(row: Row, name: str, own: Iterable[str], moments: Mapping[str, str]) -> str:
+    """One column of a copy: as it is in the row, or with ids and moments of its own."""
+    if name in row.ahead and str(row.values[name]) not in moments:
         return f'r."{name}" + {FUTURE_SHIFT}'
     if name == BEGAN and row.table.endswith("_view"):
         return f'r."{name}" - {HISTORY_SHIFT}'
-    return f'r."{name}"'
+    said = json.dumps(row.values[name])
+    if isinstance(row.values[name], str) and row.values[name] in moments:
+        return f"({moments[row.values[name]]})::{row.types.get(name, 'text')}"
+    own_here = sorted(set(own) & ids_in(said))
+    moved_here = sorted(moment for moment in moments if moment in said)
+    if not own_here and not moved_here:
+        return f'r."{name}"'
+    renamed = f'r."{name}"::text'
+    for one in own_here:
+        renamed = f"replace({renamed}, '{one}', {_named(one)})"
+    for moment in moved_here:
+        renamed = f"replace({renamed}, '{moment}', {moments[moment]})"
+    return f"({renamed})::{row.types.get(name, 'text')}"
 
 
 def _named(one: str) -> str:
@@ -103,17 +128,17 @@ def _named(one: str) -> str:
     return f"'{prefix}_' || lpad(to_hex({began}::bigint + i), {MOMENT}, '0') || substr({spread}, {MOMENT + 1})"
 
 
-def copying(row: Row, own: Iterable[str]) -> str:
-    """The statement that makes copies numbered from $1 to $2 of a row that is $3."""
-    renamed = "$3::text"
-    for one in sorted(set(own) & row.ids):
-        renamed = f"replace({renamed}, '{one}', {_named(one)})"
+def copying(row: Row, own: Iterable[str], moments: Mapping[str, str] | None = None) -> str:
+    """The statement that makes copies numbered from $1 to $2 of a row that is $3.
+
+    What a copy shares with the row is made once; only what differs is made anew for each.
+    """
     columns = ", ".join(f'"{name}"' for name in row.columns)
-    shifted = ", ".join(_shifted(row, name) for name in row.columns)
+    copied = ", ".join(_copied(row, name, own, moments or {}) for name in row.columns)
     table = f'"{row.schema}"."{row.table}"'
     return (
-        f"INSERT INTO {table} ({columns}) SELECT {shifted} FROM generate_series($1::int, $2::int) AS i,"
-        f" LATERAL jsonb_populate_record(NULL::{table}, ({renamed})::jsonb) AS r"
+        f"INSERT INTO {table} ({columns}) SELECT {copied}"
+        f" FROM jsonb_populate_record(NULL::{table}, $3::text::jsonb) AS r, generate_series($1::int, $2::int) AS i"
     )
 
 
@@ -137,6 +162,7 @@ async def rows_since(connection: Any, schemas: Sequence[str], mark: int) -> list
                     tuple(table["dealt"]),
                     tuple(record["ahead"]),
                     json.loads(record["row"]),
+                    json.loads(table["types"]),
                 )
             )
     return found
@@ -147,19 +173,56 @@ async def next_transaction(connection: Any) -> int:
     return int(await connection.fetchval("SELECT pg_current_xact_id()::text::bigint"))
 
 
-async def seed(url: str, rows: Sequence[Row], own: Sequence[str], first: int, last: int) -> int:
-    """Make copies numbered from first to last; how many rows that were. Triggers and references are not asked."""
-    connection = await asyncpg.connect(url, command_timeout=1800)
-    made = 0
+async def seed(
+    url: str, rows: Sequence[Row], own: Sequence[str], first: int, last: int, moments: Mapping[str, str] | None = None
+) -> int:
+    """Make copies numbered from first to last; how many rows that were. Triggers and references are not asked.
+
+    `moments` are texts of the row, a moment each, with the SQL of what a copy has in its place.
+    """
+    statements = [(row, copying(row, own, moments)) for row in rows]
+    starts = iter(range(first, last + 1, BATCH))
+    async with _sparing_the_log(url, last - first + 1):
+        made = await asyncio.gather(*(_copies(url, statements, starts, last) for _ in range(SESSIONS)))
+    connection = await asyncpg.connect(url, command_timeout=SECONDS_MAX)
     try:
-        await connection.execute("SET session_replication_role = replica; SET synchronous_commit = off")
-        for start in range(first, last + 1, BATCH):
-            end = min(last, start + BATCH - 1)
-            for row in rows:
-                await connection.execute(copying(row, own), start, end, row.text)
-                made += end - start + 1
+        await connection.execute("SET maintenance_work_mem = '256MB'")
         await connection.execute("VACUUM ANALYZE")
         await connection.execute("CHECKPOINT")
     finally:
         await connection.close()
+    return sum(made)
+
+
+async def _copies(url: str, statements: Sequence[tuple[Row, str]], starts: Iterator[int], last: int) -> int:
+    """One session's part of the copies."""
+    connection = await asyncpg.connect(url, command_timeout=SECONDS_MAX)
+    made = 0
+    try:
+        await connection.execute("SET session_replication_role = replica; SET synchronous_commit = off")
+        for start in starts:
+            end = min(last, start + BATCH - 1)
+            for row, statement in statements:
+                if end > last - KEPT_BRIEFLY.get(row.table, last):
+                    await connection.execute(statement, start, end, row.text)
+                    made += end - start + 1
+    finally:
+        await connection.close()
     return made
+
+
+@asynccontextmanager
+async def _sparing_the_log(url: str, copies: int) -> AsyncIterator[None]:
+    """Without whole pages in the log where many rows are made."""
+    if copies < MANY:
+        yield
+        return
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("ALTER SYSTEM SET full_page_writes = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        yield
+    finally:
+        await connection.execute("ALTER SYSTEM RESET full_page_writes")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()

@@ -81,8 +81,8 @@ def _word(value: Any) -> str:
 def commands() -> str:
     """All command types of the adapters that are deployed."""
     lines = [
-        "| type | class | findable by | timeout s | retries | business identity | establishes | undone by |",
-        "|---|---|---|---|---|---|---|---|",
+        "| type | class | findable by | timeout s | retries | acts on | business identity | establishes | undone by |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     adapters = installed_adapters()
     for adapter in (adapters[system] for system in deployed_systems()):
@@ -94,6 +94,7 @@ def commands() -> str:
                 declared.findability,
                 f"{declared.timeout_seconds:g}",
                 declared.retry.attempts_max,
+                f"`{declared.acts_on}`".replace("|", "\\|") if declared.acts_on else "",
                 ", ".join(declared.identity),
                 ", ".join(item.element for item in declared.establishes),
                 undo,

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from xdist.scheduler import LoadFileScheduling
 
 LONGEST_FIRST = (
-    "system/test_operators.py",
     "system/test_repairs.py",
     "system/test_repairs_under_fire.py",
     "system/test_crash_adapters.py",
@@ -22,6 +21,7 @@ LONGEST_FIRST = (
     "simulation/test_saga_simulation.py",
     "simulation/test_simulation.py",
     "gateway/test_process.py",
+    "system/test_operators.py",
     "system/test_long_leases.py",
     "bench/test_flat.py",
     "system/test_workflow_article.py",

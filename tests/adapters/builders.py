@@ -181,7 +181,10 @@ class Process:
         for number in range(5):
             try:
                 async with self.ledger.transaction() as tx:
-                    moment, _ids = await tx.claim("test", [])
+                    known = None
+                    if handler.foresee(tx, messages) and not number:
+                        known = tx.presume("test", [])
+                    moment, _ids = known or await tx.claim("test", [])
                     outgoing = list(await handler.handle(tx, replace(moment, repeated=number > 0), messages))
                     await tx.post(outgoing)
                 break

@@ -72,7 +72,7 @@ class CloudflareWorld(SandboxWorld):
         urls = [post["link"], f"{self.site}/", post["link"], f"{self.site}/feed/"]
         await self.outdated(post, urls)
         payload = {"zone_id": ZONE, "urls": urls, "verify": [{"url": post["link"], "contains": "<p>New</p>"}]}
-        return Case(resource=post["link"], payload=payload, extra={"post": post})
+        return Case(resource=f"zone/{ZONE}", payload=payload, extra={"post": post})
 
     async def remove(self, element: ProbeElement) -> bool:
         """A cache has nothing whose absence would be a difference."""

@@ -38,6 +38,7 @@ class Ledger:
         self.asked_at_seconds: float | None = None
         self.lose_commits = 0
         self.conflicts = 0
+        self.presumes = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[LedgerTransaction]:
@@ -64,6 +65,13 @@ class LedgerTransaction:
         asked = self.ledger.asked_at_seconds
         return Moment(self.ledger.now + self.ledger.ahead, self.ledger.now, asked), frozenset()
 
+    def presume(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]] | None:
+        """The moment, where this ledger lets its handlers presume."""
+        if not self.ledger.presumes:
+            return None
+        asked = self.ledger.asked_at_seconds
+        return Moment(self.ledger.now + self.ledger.ahead, self.ledger.now, asked, presumed=True), frozenset()
+
     def foresee_effects(self, command_ids: Sequence[str]) -> None:
         """Reads cost nothing here."""
 
@@ -82,6 +90,18 @@ class LedgerTransaction:
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """Committed rows."""
         return [self.ledger.effects[key] for key in command_ids if key in self.ledger.effects]
+
+    async def holders(
+        self, system: str, objects: Sequence[tuple[str, str]], now: datetime
+    ) -> dict[tuple[str, str], set[str]]:
+        """By the committed rows: here nobody else is in the middle of anything."""
+        found: dict[tuple[str, str], set[str]] = {key: set() for key in objects}
+        for row in self.ledger.effects.values():
+            key = (row.tenant, row.object_key or "")
+            is_open = row.status in (LedgerStatus.SENT, LedgerStatus.UNKNOWN)
+            if key in found and row.system == system and is_open and row.late_until and row.late_until > now:
+                found[key].add(row.command_id)
+        return found
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
         """Open rows that are due."""

@@ -140,7 +140,7 @@ class MonitoringWorld(SandboxWorld):
             payload["name"], content, operation_id=new_id("cmd"), may_send=lambda: None
         )
         removal = {"check_id": monitoring.check_id_of(made.operation_id)} if number % 2 else {"name": made.key}
-        return Case(resource=f"check/{made.key}", payload=removal, extra={"check": made})
+        return Case(resource="check", payload=removal, extra={"check": made})
 
     async def effects_count(self) -> int:
         """What Prometheus has taken up, once it has asked again."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from trueup_adapters.connections import ConnectionsUnusable, read_connections
+from trueup_adapters.execution import open_lines
+from trueup_adapters.main import installed
 from trueup_adapters.systems import wordpress
 from trueup_common.contracts.adapter import Connection
 
@@ -108,3 +110,46 @@ def test_an_adapter_refuses_unusable_settings() -> None:
     with pytest.raises(ValueError, match="connection acme/wordpress") as refused:
         wordpress.ADAPTER.open(Connection("acme", "wordpress", settings))
     assert "pw" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("system", "setting", "meant"),
+    [
+        ("wordpress", "read_usrname", "'read_username'"),
+        ("wordpress", "request_per_second", "'requests_per_second'"),
+        ("github", "tokn", "'token'"),
+        ("cloudflare", "time_out", "'timeout_seconds'"),
+        ("monitoring", "discovery_tokn", "'discovery_token'"),
+        ("database", "reed_dsn", "'read_dsn'"),
+        ("bench", "url", "'base_url'"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_by_its_name(system: str, setting: str, meant: str) -> None:
+    """Unnoticed, it would let reads run on the write account, or a limit be none. Requirements: E4, T2"""
+    connection = Connection("acme", system, {setting: "s3cret"})
+    with pytest.raises(ValueError, match=f"unknown settings: '{setting}'.*{meant}") as refused:
+        open_lines([connection], installed(""))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_system_that_nobody_serves_is_refused_where_that_can_be_known(tmp_path: Path) -> None:
+    """Requirements: E4"""
+    path = tmp_path / "c.yaml"
+    path.write_text("connections: [{ tenant: acme, system: wordpres }]")
+    with pytest.raises(ConnectionsUnusable, match=r"'wordpres' \(is 'wordpress' meant"):
+        read_connections(path, systems=installed(""), known=installed(""))
+    assert read_connections(path, systems={"wordpress"}) == ()
+
+
+def test_an_adapter_that_names_no_settings_takes_any() -> None:
+    """Requirements: E6"""
+
+    class Lenient:
+        system = "lenient"
+        declarations = ()
+
+        def open(self, connection: Connection) -> object:
+            return connection.settings["anything"]
+
+    (line,) = open_lines([Connection("acme", "lenient", {"anything": 1})], {"lenient": Lenient()}).values()  # type: ignore[dict-item]
+    assert line.target == 1

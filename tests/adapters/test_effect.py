@@ -507,6 +507,28 @@ def test_a_lost_commit_does_not_lose_the_attempt() -> None:
     assert not process.ledger.attempts[receipt.attempt_id, "CONFIRMED"].late
 
 
+def test_a_first_attempt_that_is_presumed_to_be_new_is_sent_once() -> None:
+    """Nobody asked whether there is a row: the save finds the one that is there, whoever put it and whatever is heard
+    of the commit. Only the very transaction that was kept starts its attempt.
+
+    Requirements: I1, E2, X4
+    """
+    ledger = Ledger()
+    ledger.presumes = True
+    process, other = Process(ledger, "adapters-1#1"), Process(ledger, "adapters-2#1")
+    ledger.lose_commits = 1
+    process.deliver(execute(1))  # kept, although its end was not heard of
+    assert len(process.sends) == 1 and ledger.conflicts == 0
+    for again in (process, other):
+        ledger.lose_commits = 1
+        again.deliver(execute(1))
+    assert ledger.conflicts == 2
+    assert len(process.sends) == 1 and other.sends == []
+    other.deliver(find(3))
+    other.deliver(execute(1))
+    assert other.sends == [] and process.row().fence == 3
+
+
 def test_a_find_in_the_same_batch_keeps_the_raised_fence() -> None:
     """Requirements: E5. The attempt's own answer must not lower the fence that a find of the same batch raised."""
     process = Process(Ledger())

@@ -154,6 +154,10 @@ class EffectMachine(RuleBasedStateMachine):
     def crash(self, replica: int) -> None:
         self._replace(replica)
 
+    @rule(presumes=st.booleans())
+    def presume(self, presumes: bool) -> None:
+        self.ledger.presumes = presumes
+
     @rule()
     def lose_the_next_commit(self) -> None:
         self.ledger.lose_commits = 1

@@ -234,11 +234,11 @@ async def test_progress_is_kept_and_prolongs_the_attempt() -> None:
     async def in_parts(call: Call) -> Outcome:
         for part in range(4):
             call.may_send()
-            await asyncio.sleep(0.4)  # four of them are more than an attempt has without progress
+            await asyncio.sleep(0.6)  # four of them are more than an attempt has without progress
             await call.progress({"part": part})
         return confirmed({"parts": 4})
 
-    async with plant(in_parts, timeout_seconds=1.0) as (made, _target):
+    async with plant(in_parts, timeout_seconds=2.0) as (made, _target):
         made.send(seconds=0.5)
         (sent,) = await made.finished()
         assert sent.outcome.status is ReceiptStatus.CONFIRMED

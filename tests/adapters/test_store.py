@@ -81,7 +81,10 @@ class Worker:
         for number in range(4):
             with contextlib.suppress(VersionConflict):
                 async with self.store.transaction() as tx:
-                    moment, _ = await tx.claim("test", [])
+                    known = None
+                    if handler.foresee(tx, messages) and not number:
+                        known = tx.presume("test", [])
+                    moment, _ = known or await tx.claim("test", [])
                     outgoing = list(await handler.handle(tx, replace(moment, repeated=number > 0), messages))
                     await tx.post(outgoing)
                 return outgoing

@@ -284,6 +284,71 @@ async def test_harmless_rewriting_is_no_drift(
     assert same("exact", outcome.result["content_text_sha256"], content.value) is equal
 
 
+async def differing(made: Bench, observations: Any, result: Any) -> set[str]:
+    """The elements that are not as the command wants them."""
+    seen = {item.element: item.value for item in observations}
+    return {
+        item.element
+        for item in made.declaration.establishes
+        if not same(item.normaliser, made.facts_of(item, result).desired, seen[item.element])
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "sent", "stored", "element"),
+    [
+        ("title", "Ours", "Theirs", "wordpress.fields"),
+        ("title", "Ours & yours", "Ours &amp; yours", None),
+        ("excerpt", "In short", "At length", "wordpress.fields"),
+        ("excerpt", "In short", "", "wordpress.fields"),
+        ("excerpt", 'Say "so"', "Say &quot;so&quot;", None),
+        ("meta", {"description": "Ours"}, {"description": "Theirs"}, "wordpress.meta"),
+        ("meta", {"citations": ["https://a.example"]}, {"citations": []}, "wordpress.meta"),
+    ],
+)
+async def test_every_field_that_was_sent_is_read_back(
+    world: WordPressWorld, target: Any, field: str, sent: Any, stored: Any, element: str | None
+) -> None:
+    """Requirements: X6, R8, L15. What the site makes of title, excerpt or meta is seen at once, and what an outsider
+    makes of it later as well."""
+    made = await bench(world, target, CREATE, **{field: sent})
+    outcome = await made.perform()
+    assert outcome.status is ReceiptStatus.CONFIRMED
+    assert outcome.result is not None
+    assert await differing(made, outcome.observations, outcome.result) == set()
+    assert await differing(made, (await made.find()).observations, outcome.result) == set()
+    await world.tamper(f"acme/{outcome.result['post_id']}", {field: stored})
+    expected = set() if element is None else {element}
+    assert await differing(made, await made.probe(outcome.result), outcome.result) == expected
+
+
+@pytest.mark.parametrize(("command_type", "field"), [(CREATE, "title"), (CREATE, "excerpt"), (UPDATE, "title")])
+async def test_what_the_site_stores_instead_is_no_healthy_success(
+    world: WordPressWorld, target: Any, command_type: str, field: str
+) -> None:
+    """Requirements: X6, L15. The receipt's own read-back shows it, and so does a look for the effect."""
+    made = await bench(world, target, command_type, **{field: "Ours"})
+    await world.fault("rewrite", {"field": field, "replace": "Theirs"}, method="POST")
+    outcome = await made.perform()
+    assert await differing(made, outcome.observations, outcome.result) == {"wordpress.fields"}
+    found = await made.find()
+    assert await differing(made, found.observations, found.result) == {"wordpress.fields"}
+
+
+async def test_an_update_leaves_the_other_fields_as_they_were(world: WordPressWorld, target: Any) -> None:
+    """Requirements: X6. A site that loses the excerpt over an update of the content did not do what was asked."""
+    draft = await bench(world, target, CREATE, excerpt="In short")
+    receipt = (await draft.perform()).result
+    assert receipt is not None
+    version = {"post_id": receipt["post_id"], "expected_modified_gmt": receipt["modified_gmt"]}
+    made = await bench(world, target, UPDATE, title=None, content="New", **version)
+    outcome = await made.perform()
+    assert outcome.result is not None
+    assert outcome.result["fields"] == receipt["fields"]
+    await world.tamper(f"acme/{receipt['post_id']}", {"excerpt": ""})
+    assert await differing(made, await made.probe(outcome.result), outcome.result) == {"wordpress.fields"}
+
+
 async def test_an_update_needs_the_version_that_was_seen(world: WordPressWorld, target: Any) -> None:
     """Requirements: G5. A changed post is a conflict, never overwritten, whichever way the version was bound."""
     made = await bench(world, target, UPDATE, expected_modified_gmt="2020-01-01T00:00:00")
@@ -303,7 +368,9 @@ async def test_an_update_can_be_undone_from_its_receipt(world: WordPressWorld, t
     before = (await posts(world))[made.operation.payload["post_id"]]
     outcome = await made.perform()
     assert outcome.status is ReceiptStatus.CONFIRMED
-    assert made.sending.cursor == {"previous_title": before["title"], "previous_content": before["content"]}
+    assert made.sending.cursor is not None
+    assert made.sending.cursor["previous_title"] == before["title"]
+    assert made.sending.cursor["previous_content"] == before["content"]
     compensation = made.declaration.compensation
     assert compensation is not None
     document = {"payload": made.operation.payload, "receipt": outcome.result}
@@ -580,13 +647,15 @@ async def test_a_post_that_does_not_exist(world: WordPressWorld, target: Any, co
 
 
 async def test_probes_share_one_read_per_post(world: WordPressWorld, target: Any) -> None:
-    """Requirements: E4. Three elements of a post cost one request, and carry version and source."""
+    """Requirements: E4. All elements of a post cost one request, and carry version and source."""
     made = await bench(world, target, CREATE)
     outcome = await made.perform()
     before = len(await world.requests("GET"))
     observations = await made.probe(outcome.result)
     assert len(await world.requests("GET")) == before + 1
-    assert {item.element for item in observations} == {"wordpress.post_id", "wordpress.status", "wordpress.content"}
+    assert {item.element for item in observations} == {
+        "wordpress.post_id", "wordpress.status", "wordpress.content", "wordpress.fields", "wordpress.meta",
+    }  # fmt: skip
     assert all(item.version == outcome.external_version and item.source for item in observations)
 
 
@@ -595,8 +664,9 @@ async def test_an_element_that_nobody_knows_is_a_doubt(target: Any) -> None:
     wanted = [
         ProbeElement(element="wordpress.colour", kind="wordpress.post", params={"post_id": 1}),
         ProbeElement(element="wordpress.status", kind="wordpress.post", params={}),
+        ProbeElement(element="wordpress.meta", kind="wordpress.post", params={"post_id": 1}),
     ]
-    assert [item.verdict.value for item in await target.probe(wanted)] == ["UNKNOWN", "UNKNOWN"]
+    assert [item.verdict.value for item in await target.probe(wanted)] == ["UNKNOWN"] * 3
 
 
 async def test_an_old_answer_of_the_site_is_not_taken_for_absence_too_early(world: WordPressWorld, target: Any) -> None:
@@ -670,8 +740,14 @@ async def test_declarations_name_what_they_establish(world: WordPressWorld) -> N
     assert declared[CREATE].identity == ("/target/resource", "/payload/slug")
     case = await world.case(CREATE)
     operation = operation_of(world.connection, declared[CREATE], case)
-    receipt = {"post_id": 4, "resource": "post/4", "content_text_sha256": "x"}
+    receipt = {"post_id": 4, "resource": "post/4", "content_text_sha256": "x", "fields": {}, "meta_sha256": "y"}
     document = {"payload": case.payload, "receipt": receipt, "target": {}, "command_id": operation.command_id}
     values = {item.element: take(document, item.value) for item in declared[CREATE].establishes}
-    assert values == {"wordpress.post_id": 4, "wordpress.status": "draft", "wordpress.content": "x"}
+    assert values == {
+        "wordpress.post_id": 4,
+        "wordpress.status": "draft",
+        "wordpress.content": "x",
+        "wordpress.fields": {},
+        "wordpress.meta": "y",
+    }
     assert all(item.params == {"post_id": 4} for item in elements_of(declared[CREATE], operation, receipt))

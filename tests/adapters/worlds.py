@@ -128,7 +128,7 @@ class BenchWorld(SandboxWorld):
         if command_type not in bench.STEPS:
             return Case(resource="stub", payload={"n": number})
         undone = {"undoes": f"cmd_{number:032x}"} if command_type == "bench.unmake" else {}
-        return Case(resource="stub", payload={"unit": f"unit-{number}", "step": 1, **undone})
+        return Case(resource="unit", payload={"unit": f"unit-{number}", "step": 1, **undone})
 
     async def remove(self, element: ProbeElement) -> bool:
         """Remove the effect."""

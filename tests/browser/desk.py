@@ -79,6 +79,8 @@ class Desk:
                 "FROM gateway.exception_view x JOIN gateway.command_view c USING (command_id)"
             )
         for row in rows:
+            if not str(row["key"]).startswith("article:"):
+                continue  # what a test put here for itself
             name = str(row["key"]).split(":")[1]
             self.exceptions[name] = row["exception_id"]
             self.cases[name], self.commands[name] = row["workflow_id"], row["command_id"]
@@ -162,7 +164,10 @@ def envelope(start: StartCase, code: str, reason: str, status: str | None, count
 
 
 AGAIN = "observe the target, then redrive as a new repair command; never replay as it was"
-CORRECT = "correct what failed and submit a new command; nothing happened in the target"
+CORRECT = (
+    "remove the cause and redrive it, or submit a corrected command that names this one in `supersedes`; "
+    "nothing happened in the target"
+)
 
 
 async def _failed(desk: Desk, name: str, message: str) -> None:

@@ -166,6 +166,8 @@ class Judge:
     def _judge(self, unit: Unit, truth: Truth, verdict: Verdict) -> None:
         case = self._cases.get(unit.workflow_id) or self.plane.case(unit.workflow_id)
         owned = truth.exceptions.get(unit.workflow_id, [])
+        if case["status"] not in TERMINAL and not owned:
+            case = self.plane.case(unit.workflow_id)  # what was owned when all stood still may be mended by now
         extra, missing = self._effects(unit, truth)
         verdict.duplicates += extra
         if extra:

@@ -13,7 +13,7 @@ from tests.servers import Database as ServerDatabase
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
-from trueup_common.runtime.ports import StoreBusy
+from trueup_common.runtime.ports import StoreBusy, VersionConflict
 
 GROUND = """
 DROP TABLE IF EXISTS orchestrator.held;
@@ -129,3 +129,30 @@ async def test_who_waits_for_a_session_gets_one_that_is_given_back(database: Dat
         await asyncio.sleep(0)
         await database.close()
         assert await waiting == 1
+
+
+async def test_an_id_that_is_presumed_to_be_new_is_found_where_it_is_not(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks: a message that was settled before is a conflict, and leaves nothing of its transaction.
+
+    Requirements: M2
+    """
+    monkeypatch.setattr("trueup_common.runtime.clock.HEARD_SECONDS", 3600.0)
+    monkeypatch.setattr("trueup_common.runtime.clock.ANSWER_SECONDS", 3600.0)
+    store = SqlStore(database, Counting)
+    async with store.transaction() as tx:
+        assert tx.presume("orchestrator-events", ["first"]) is None, "the time was never heard"
+        moment, _ = await tx.claim("orchestrator-events", ["known"])
+    Counting.reads = 0
+    async with store.transaction() as tx:
+        tx.foresee(HELD, ["a"], 1)
+        presumed = tx.presume("orchestrator-events", ["fresh"])
+        assert presumed is not None and Counting.reads == 0
+        assert presumed[1] == {"fresh"} and presumed[0].real >= moment.real and not tx.foreseen(HELD, ["a"], 1)
+    with pytest.raises(VersionConflict):
+        async with store.transaction() as tx:
+            assert tx.presume("orchestrator-events", ["known", "another"]) is not None
+    async with store.transaction() as tx:
+        _, fresh = await tx.claim("orchestrator-events", ["known", "fresh", "another"])
+        assert fresh == {"another"}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
-from nats.errors import ProtocolError
+from nats.errors import OutboundBufferLimitError, ProtocolError
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 
-from trueup_common.runtime.lean_client import UNSENT_BYTES_MAX, LeanClient, LeanParser
+from trueup_common.runtime.lean_client import UNSENT_BYTES_MAX, LeanClient, LeanParser, _Ear
 
 HEADERS = b"NATS/1.0\r\nce-id: a\r\n\r\n"
 BODY = b'{"line": "with\r\nMSG a 1 3\r\n inside"}'
@@ -22,13 +22,21 @@ BODY = b'{"line": "with\r\nMSG a 1 3\r\n inside"}'
 class Noting:
     """A client that notes what its parser hands over."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: frozenset[int] = frozenset()) -> None:
         self.messages: list[tuple[Any, ...]] = []
+        self.heard = heard
+        self.told = 0
         self.pings = 0
         self.errors: list[str] = []
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         self.messages.append((sid, subject, reply, data, headers))
+
+    def tell(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
+        if sid in self.heard:
+            self.messages.append((sid, subject, reply, data, headers))
+            self.told += 1
+        return sid in self.heard
 
     async def _process_ping(self) -> None:
         self.pings += 1
@@ -87,6 +95,34 @@ async def test_messages_are_cut_out_wherever_the_bytes_are_split(seed: int) -> N
     client = await read(parts)
     assert client.messages == EXPECTED
     assert client.pings == 1 and client.errors == ["'permissions violation for subscription'"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_who_hears_where_the_bytes_arrive_hears_everything_in_order(seed: int) -> None:
+    """Whether a message is handed over as it arrives or read by the library's task, none overtakes another.
+
+    Requirements: M2
+    """
+    chance = random.Random(seed)
+    stream = STREAM * 3
+    cuts = sorted(chance.sample(range(1, len(stream)), chance.randint(0, 20)))
+    client = Noting(frozenset({1, 3, 4}))
+    parser, reader = LeanParser(client), asyncio.StreamReader()
+    ear = _Ear(parser, reader, asyncio.StreamReaderProtocol(reader))
+
+    async def read_on() -> None:
+        while reader._buffer:  # type: ignore[attr-defined]
+            await parser.parse(await reader.read(chance.choice([10, 100_000])))
+
+    for first, last in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        ear.data_received(stream[first:last])
+        if chance.random() < 0.5:
+            await read_on()
+    await read_on()
+    assert client.messages == EXPECTED * 3
+    told = client.told
+    ear.data_received(plain(1, BODY))
+    assert client.pings == 3 and client.told == told + 1
 
 
 @pytest.mark.parametrize("line", [b"MSG subject\r\n", b"MSG s x 3\r\nabc\r\n", b"HMSG s 1 12\r\n", b"WHAT\r\n"])
@@ -161,6 +197,24 @@ async def test_a_socket_that_takes_nothing_leaves_messages_to_the_library(socket
     assert socket.writes == []
     assert client._pending == [b"PUB trueup.evt.a  1\r\n1\r\n", b"PUB trueup.evt.b  1\r\n2\r\n"]
     assert client._pending_data_size == sum(map(len, client._pending))
+
+
+async def test_a_broker_that_takes_nothing_fills_no_memory() -> None:
+    """Past its bound a publication is refused, and left to the outbox: a stalled broker costs bounded memory.
+
+    Requirements: B5, M2
+    """
+    client = connected(Socket(unsent_bytes=UNSENT_BYTES_MAX + 1))
+    client._max_pending_size = 1000
+    refused = 0
+    for _ in range(100):
+        try:
+            await client.publish("trueup.evt.a", b"x" * 300)
+        except OutboundBufferLimitError:
+            refused += 1
+        await asyncio.sleep(0)
+    assert refused == 96
+    assert client._pending_data_size < 1000 + 400
 
 
 async def test_who_fails_to_hear_one_message_hears_the_next(plane_bus: BusServer) -> None:

@@ -14,6 +14,7 @@ from tests.servers import Database as PlaneDatabase
 
 from trueup_common.contracts.envelope import Message, Outgoing, headers_of
 from trueup_common.contracts.topology import CONSUMERS, event_subject
+from trueup_common.runtime import host, timers
 from trueup_common.runtime.bus import Bus, BusDelivery, BusPublisher, ConsumerSource
 from trueup_common.runtime.clock import RealSchedule, real_now
 from trueup_common.runtime.crash import RealCrashPoints
@@ -45,6 +46,9 @@ class NotingHandler:
     poison: frozenset[str] = frozenset()
     unreadable: frozenset[str] = frozenset()
     busy_left: int = 0
+    slow: frozenset[str] = frozenset()
+    """What takes so much of the processor that the database ends the session."""
+    spent_seconds: float = 0
     settled_ids: list[str] = field(default_factory=list)
 
     async def handle(self, tx: PlannerTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
@@ -52,6 +56,9 @@ class NotingHandler:
             self.busy_left -= 1
             raise StoreBusy("asked to")
         for message in messages:
+            if message.id in self.slow:
+                self.spent_seconds += 2 * host.WORK_SECONDS_MAX
+                raise StoreBusy("the session stood still for too long")
             if message.id in self.poison:
                 raise ZeroDivisionError(message.id)
             if message.id in self.unreadable:
@@ -210,6 +217,27 @@ async def test_a_busy_store_repeats_the_whole_transaction_and_counts_no_failure(
     assert loop.statistics.busy_count == 3
     assert await rows(database, "SELECT count(*) FROM delivery_failure") == [0]
     assert await rows(database, "SELECT text FROM note") == ["m1"]
+
+
+async def test_a_decision_that_takes_the_processor_for_itself_is_isolated_and_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost session is the store's fault, unless the decision itself outlasted it: that would happen again for ever.
+
+    Requirements: M3, E7, T3
+    """
+    handler = NotingHandler(slow=frozenset({"m1"}))
+    monkeypatch.setattr(host, "process_time", lambda: handler.spent_seconds)
+    loop = make_loop(database, handler)
+    batch = [ListDelivery(event(f"m{number}")) for number in range(3)]
+    await loop.process(batch)
+    assert [delivery.fate for delivery in batch] == ["ack", "nak", "ack"]
+    for _ in range(FAILURES_MAX - 1):
+        await loop.process([batch[1]])
+    assert batch[1].fate == "term"
+    (reason,) = await rows(database, "SELECT reason FROM quarantine WHERE message_id = 'm1'")
+    assert "20 s of the processor" in str(reason)
+    assert loop.statistics.busy_count == 0
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -455,3 +483,30 @@ async def test_mail_that_nobody_confirmed_is_never_purged(database: Database) ->
         await tx.mark_sent(["kept"])
         assert await tx.purge(3600, 3600, 100) == 1
     assert await rows(database, "SELECT count(*) FROM outbox") == [0]
+
+
+async def test_old_mail_goes_as_fast_as_it_came(database: Database, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion that was full is followed by the next at once: what a busy plane posts never grows for good.
+
+    Requirements: B4, B5
+    """
+    monkeypatch.setattr(timers, "PURGE_LIMIT", 2)
+    store = SqlStore(database, MailTransaction)
+    names = [f"old{number}" for number in range(5)]
+    async with store.transaction() as tx:
+        await tx.claim("orchestrator-events", names)
+        await tx.post([Outgoing(event(name)) for name in names])
+        await tx.flush()
+        await tx.mark_sent(names)
+    async with database.connection() as connection:
+        await connection.execute("UPDATE outbox SET created_at = created_at - interval '1 day'")
+        await connection.execute("UPDATE inbox SET received_at = received_at - interval '9 days'")
+    relay = Relay(store, BusPublisher(bus), bus)
+    relay._ticks = timers.PURGE_TICKS - 1
+    left = []
+    for _ in range(4):
+        await relay.once()
+        left.append(
+            await rows(database, "SELECT count(*) FROM outbox") + await rows(database, "SELECT count(*) FROM inbox")
+        )
+    assert left == [[3, 3], [1, 1], [0, 0], [0, 0]]

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import pytest
+
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.runtime.host import FAILURES_MAX, Loop
-from trueup_common.runtime.ports import Moment, StoreBusy
+from trueup_common.runtime.host import CONFLICTS_MAX, FAILURES_MAX, Loop
+from trueup_common.runtime.ports import Foreseeing, Moment, StoreBusy, VersionConflict
 from trueup_common.runtime.timers import DueLoop, Relay
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -38,6 +40,7 @@ class Notebook:
     failures: dict[str, int] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     poison: frozenset[str] = frozenset()
+    contradictory: frozenset[str] = frozenset()
     busy_left: int = 0
     unsent_ids: list[str] = field(default_factory=list)
     confirms: bool = True
@@ -63,6 +66,10 @@ class Notebook:
         fresh = frozenset(message_ids) - self.known
         self.known |= fresh
         return Moment(business=NOW, real=NOW), fresh
+
+    def presume(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]] | None:
+        self.log.append("presume")
+        return Moment(business=NOW, real=NOW, presumed=True), frozenset(message_ids)
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         self.log.append(f"post {' '.join(item.message.id for item in outgoing)}")
@@ -96,6 +103,8 @@ class Notebook:
         for item in messages:
             if item.id in self.poison:
                 raise ZeroDivisionError(item.id)
+        if self.contradictory and self.contradictory <= {item.id for item in messages}:
+            raise VersionConflict("moved first")
         self.log.append(f"handle {' '.join(item.id for item in messages)}")
         return [Outgoing(message(f"{item.id}-answer")) for item in messages]
 
@@ -194,6 +203,62 @@ async def test_poison_fails_alone_and_is_kept_at_the_limit() -> None:
         await loop.process(book.deliver("bad"))
     assert book.log[-1] == "term bad" and book.kept == ["bad"]
     assert book.failures == {"bad": FAILURES_MAX}
+
+
+class Presuming(Foreseeing):
+    """A handler that presumes, and is right or not."""
+
+    inbox = True
+
+    def __init__(self, book: Notebook, *, right: bool) -> None:
+        self.book = book
+        self.right = right
+
+    def foresee(self, tx: Notebook, messages: Sequence[Message]) -> bool:
+        return True
+
+    async def handle(self, tx: Notebook, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
+        if moment.presumed and not self.right:
+            raise VersionConflict("it stands otherwise")
+        assert moment.repeated is not self.right
+        return await self.book.handle(tx, moment, messages)
+
+    async def settled(self, messages: Sequence[Message]) -> None:
+        await self.book.settled(messages)
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_who_presumed_wrongly_asks_at_once(*, right: bool) -> None:
+    """What is presumed needs no claim. Where it is not so, the batch runs again, with one, without a pause, and a store
+    that said so is not called busy.
+
+    Requirements: M2, B3
+    """
+    book = Notebook()
+    loop = book.loop()
+    loop.handler = Presuming(book, right=right)
+    await loop.process(book.deliver("a"))
+    again = [] if right else ["rollback"]
+    assert book.log == [
+        "presume", *again, "handle a", "post a-answer", "commit", "publish a-answer", "ack a", "act a"
+    ]  # fmt: skip
+    assert (loop.statistics.presumptions_count, loop.statistics.busy_count) == (0 if right else 1, 0)
+
+
+async def test_a_batch_that_loses_every_race_is_taken_apart() -> None:
+    """What one batch cannot say at once holds up nothing behind it: its messages run one by one; one that loses alone
+    as often is counted like any that fails.
+
+    Requirements: M2, M3
+    """
+    book = Notebook(contradictory=frozenset({"a", "b"}))
+    loop = book.loop()
+    await loop.process(book.deliver("a", "b", "c"))
+    assert [line for line in book.log if line.startswith("ack")] == ["ack a", "ack b", "ack c"]
+    assert book.log.count("pause") == CONFLICTS_MAX - 1 and book.failures == {}
+    alone = Notebook(contradictory=frozenset({"a"}))
+    await alone.loop().process(alone.deliver("a"))
+    assert alone.log[-1] == "nak a" and alone.failures == {"a": 1}
 
 
 async def test_a_tick_commits_then_publishes() -> None:

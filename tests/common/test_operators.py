@@ -113,8 +113,8 @@ def test_no_state_and_no_kind_is_without_a_row() -> None:
 
 
 def test_the_laws_of_operations_hold_in_every_combination() -> None:
-    """Nothing is sent again without authority, beside a find that cannot be made, for a case that is over or goes the
-    other way, or after a person found nothing there; what is final stays; nothing is undone after the pivot.
+    """Nothing is sent again without authority, beside a find that cannot be made, for a case that is over, paused or
+    goes the other way, or after a person found nothing there; what is final stays; nothing is undone after the pivot.
 
     Requirements: O3, X8, S3, P3
     """
@@ -128,6 +128,7 @@ def test_the_laws_of_operations_hold_in_every_combination() -> None:
             assert not (sends and over), text
             assert not (sends and case.revoked and not row.undoes), text
             assert not (sends and row.settled_absent), text
+            assert not (sends and case.status is InstanceStatus.PAUSED and not row.undoes), text
             assert not (found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE} and row.touched and not row.findable), text
             assert A.RETRY not in found or not row.touched or row.state is S.RETRY_PENDING, text
             assert not (row.undoes and sends and case.pivot == "passed"), text
@@ -168,6 +169,11 @@ def test_an_exception_offers_its_duty_and_what_helps(kind: ExceptionKind) -> Non
             assert found - {A.ASSIGN, A.ESCALATE, A.REPAIR} == of_operation(SINGLE, row)
             assert (A.REPAIR in found) == bool(found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE})
         assert allowed(TargetKind.DEAD_LETTER, facts) == allowed(TargetKind.EXCEPTION, facts)
+        paused = Facts(
+            CaseFacts(False, InstanceStatus.PAUSED, Direction.FORWARD, "no"), row, ExceptionFacts(kind, True)
+        )
+        held = set(allowed(TargetKind.EXCEPTION, paused)) & {A.REPAIR, A.RETRY, A.REDRIVE}
+        assert kind in APART or not held, "in a paused case it would only wait"
         closed = Facts(SINGLE, row, ExceptionFacts(kind, False))
         assert allowed(TargetKind.EXCEPTION, closed) == ()
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import BusServer
 
@@ -18,6 +19,7 @@ from trueup_common.contracts.topology import (
     SERVICES,
     grant_subject,
 )
+from trueup_common.runtime import bus
 from trueup_common.runtime.bus import SILENCE_SECONDS, Bus, BusPublisher, ConsumerSource, connect_admin
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import real_now
@@ -34,13 +36,11 @@ async def gateway(plane_bus: BusServer) -> AsyncIterator[Bus]:
     await bus.close()
 
 
-async def proposed(plane_bus: BusServer, ids: Sequence[str] = IDS) -> None:
+async def proposed(plane_bus: BusServer, ids: Sequence[str] = IDS, data: bytes = b"{}") -> None:
     """Messages in the gateway's work queue."""
     bus = await Bus.connect(plane_bus.url("orchestrator"), service="orchestrator", name="test")
     messages = [
-        Message(
-            id=name, type="T", subject=grant_subject("acme"), tenant="acme", source="o", time=real_now(), data=b"{}"
-        )
+        Message(id=name, type="T", subject=grant_subject("acme"), tenant="acme", source="o", time=real_now(), data=data)
         for name in ids
     ]
     await BusPublisher(bus).publish([Outgoing(message) for message in messages])
@@ -69,6 +69,45 @@ async def test_a_stopped_source_hands_back_what_it_has_queued(gateway: Bus, plan
                 await delivery.ack()
     assert sorted(found) == ["three", "two"]
     await second.stop()
+
+
+CREDIT = 20
+
+
+@pytest.mark.parametrize(("count", "size", "queued_max"), [(100, 2, CREDIT), (12, 300_000, 6)], ids=["many", "large"])
+async def test_a_backlog_waits_with_the_broker(
+    gateway: Bus, plane_bus: BusServer, monkeypatch: pytest.MonkeyPatch, count: int, size: int, queued_max: int
+) -> None:
+    """Who does not take what he has asked for asks for no more, by number and by bytes; who takes gets all of it.
+
+    Requirements: B5, M2
+    """
+    monkeypatch.setattr(bus, "QUEUED_BYTES_MAX", 1_500_000)
+    await proposed(plane_bus, [f"{count}-{number}" for number in range(count)], b"x" * size)
+    source = ConsumerSource(gateway, CONSUMER, credit=CREDIT)
+    await source.start()
+    admin = await connect_admin(plane_bus.url("admin"))
+    left = -1
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while left != (left := await _not_delivered(admin)) or not source._queue.qsize():
+            await gateway.flush()
+    assert 0 < source._queue.qsize() <= queued_max
+    assert left == count - source._queue.qsize()
+    found: list[str] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(found) < count:
+            for delivery in await source.fetch(5):
+                found.append(delivery.message.id)
+                await delivery.ack()
+    assert found == [f"{count}-{number}" for number in range(count)]
+    assert (source._queued_bytes, source._queue.qsize()) == (0, 0)
+    await admin.close()
+    await source.stop()
+
+
+async def _not_delivered(admin: Client) -> int:
+    """What the broker has handed to nobody yet."""
+    return int((await admin.jetstream().consumer_info(CONSUMER.stream, CONSUMER.durable)).num_pending or 0)
 
 
 async def test_a_broker_that_comes_back_is_asked_again_at_once(tmp_path: Path) -> None:

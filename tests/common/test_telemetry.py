@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.runtime import tracing
+from trueup_common.runtime.clock import DatabaseTime
 from trueup_common.runtime.crash import RealCrashPoints
 from trueup_common.runtime.db import SqlStore
 from trueup_common.runtime.host import Loop, LoopStatistics, Unprocessable
@@ -430,9 +431,13 @@ def test_every_count_of_a_loop_is_exported() -> None:
 class _Sessions:
     """As much of a database as a store needs."""
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator["_Sessions"]:
-        yield self
+    time = DatabaseTime()
+
+    async def take(self) -> "_Sessions":
+        return self
+
+    async def give_back(self, session: "_Sessions", *, served_well: bool) -> None:
+        """Nobody waits for it."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:

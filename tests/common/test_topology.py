@@ -198,3 +198,14 @@ def test_the_due_columns_exist_in_the_tables_they_name() -> None:
             assert column in known[schema].tables[f"{schema}.{table}"].columns
             checked += 1
     assert checked == 6
+
+
+def test_no_receipt_waits_behind_a_burst_of_callbacks() -> None:
+    """Signals come by thousands at a change of shifts; whoever hears them by one consumer hears nothing else by it.
+
+    Requirements: B4
+    """
+    hearing = [consumer for consumer in CONSUMERS if event_subject("gateway", "signal", "*") in consumer.filters]
+    assert [(consumer.durable, consumer.filters) for consumer in hearing] == [
+        ("orchestrator-signals", (event_subject("gateway", "signal", "*"),))
+    ]

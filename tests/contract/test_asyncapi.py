@@ -29,7 +29,7 @@ CORE = {"answer", "beat-adapter", "beat-governance"}
 """Channels of core NATS: no stream keeps what is said there."""
 OFFICIAL = Path(os.environ.get("ASYNCAPI_SCHEMA") or ROOT / "node_modules/@asyncapi/specs/schemas/3.0.0.json")
 """The specification's own schema, where somebody put it (`npm install @asyncapi/specs`)."""
-SEEDS = 24
+SEEDS = 32
 
 
 def references(node: Any) -> Iterator[str]:

@@ -173,6 +173,36 @@ def test_a_refusal_says_what_to_do_next(gateway: StandIn) -> None:
     assert done.stderr == f"trueup: 404 {found.title}\n  {found.advice}\n"
 
 
+def test_a_refusal_shows_what_its_advice_refers_to(gateway: StandIn) -> None:
+    """Members that a problem document has beyond the standard ones are shown; the advice of the answer comes last.
+
+    Requirements: F1, F3
+    """
+    problem = {
+        "type": "/problems/action-not-available",
+        "title": "No such action here or now",
+        "status": 409,
+        "detail": "RETRY is not possible.",
+        "allowed_actions": ["REDRIVE", "CANCEL"],
+        "misfits": [{"step": "a"}],
+        "advice": "`allowed_actions` lists what is possible.",
+    }
+    gateway.will("GET", "/v1/workflows/wf_9/history", (409, problem))
+    done = trueup("history", "wf_9", "--token", "t", gateway=gateway)
+    assert done.stderr.splitlines()[1:] == [
+        "  allowed_actions: REDRIVE, CANCEL",
+        '  misfits: [{"step": "a"}]',
+        "  `allowed_actions` lists what is possible.",
+    ]
+
+
+def test_a_plane_without_a_development_issuer_says_so(gateway: StandIn) -> None:
+    """Requirements: F3, G8"""
+    gateway.will("POST", "/dev/token", (404, {"type": "/problems/not-found", "title": "No such object", "status": 404}))
+    done = trueup("token", "--sub", "agent:a", gateway=gateway)
+    assert done.returncode == 1 and "has no development issuer" in done.stderr and "Check the id" not in done.stderr
+
+
 def test_an_incomplete_command_is_answered_with_a_complete_one(gateway: StandIn, tmp_path: Path) -> None:
     """Whoever forgot the key sees a command file that has everything, and that is JSON."""
     (tmp_path / "command.json").write_text("{}")

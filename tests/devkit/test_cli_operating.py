@@ -59,6 +59,8 @@ def test_exceptions_come_by_deadline_with_what_may_be_done(gateway: StandIn) -> 
     assert json.loads(trueup("exceptions", "exc_1", gateway=gateway).stdout) == EXCEPTION
     line = line_of({**EXCEPTION, "allowed_actions": []}, datetime(2026, 1, 1, tzinfo=UTC))
     assert "due in 2.0 h" in line and line.endswith("nothing")
+    drifted = {**EXCEPTION, "envelope": {"element": "wordpress.status", "target_resource": "post/7"}}
+    assert "wordpress.status of post/7" in line_of(drifted, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_an_act_in_the_same_words_is_the_same_act(gateway: StandIn) -> None:

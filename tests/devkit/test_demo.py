@@ -142,10 +142,20 @@ def test_the_forward_demo_keeps_what_is_public(tmp_path: Path) -> None:
     assert "is with operators, to be settled by" in output
 
 
+def _hears_ctrl_c() -> None:
+    """Where the tests run in the background, the shell lets everything ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
     """Ctrl-C while the plane still starts: exit code 130, every process gone, the folder free."""
     folder = tmp_path / "state"
-    demo = subprocess.Popen([*COMMAND, "--state-dir", str(folder)], stdout=subprocess.PIPE, text=True)
+    demo = subprocess.Popen(
+        [*COMMAND, "--state-dir", str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - one system call
+    )
     assert demo.stdout is not None
     deadline = time.monotonic() + RUN_SECONDS
     for line in demo.stdout:

@@ -46,3 +46,22 @@ def test_a_file_that_bootstrap_refuses_tells_nothing_here(tmp_path: Path, conten
     file.write_text(content)
     assert connection_secrets(str(file)) <= {"1"}
     assert connection_secrets(str(tmp_path / "none")) == connection_secrets(None) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("external", "caller", "expected"),
+    [(None, {}, "5"), (None, {"TRUEUP_DATABASE_POOL": "12"}, "12"), ("postgresql://a:b@db:5432/trueup", {}, None)],
+    ids=["embedded", "as asked for", "a server of its own"],
+)
+def test_a_laptop_keeps_few_sessions(
+    tmp_path: Path, external: str | None, caller: dict[str, str], expected: str | None
+) -> None:
+    """Each session of the embedded server keeps plans in memory of its own; whoever says how many is heard.
+
+    Requirements: B5
+    """
+    plan = Plan(state_dir=str(tmp_path), external_database_url=external)
+    make_secrets(plan.folder.secrets, [])
+    addresses = Addresses(8080, "postgresql://a:b@127.0.0.1:5/trueup", "nats://a:b@127.0.0.1:4")
+    told = {item.environment.get("TRUEUP_DATABASE_POOL") for item in service_processes(plan, addresses, caller)}
+    assert told == {expected}

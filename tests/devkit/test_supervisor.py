@@ -126,7 +126,10 @@ def test_status_has_the_documented_shape(shared: Plane) -> None:
     assert status["console_url"] == status["gateway_url"] + "/console"
     assert status["database_url"].startswith("postgresql://") and status["nats_url"].startswith("nats://")
     assert status["state_dir"] == str(shared.path)
-    assert all(set(process) == {"name", "pid", "restarts", "ready"} for process in status["processes"])
+    members = {"name", "pid", "restarts", "ready", "metrics_url"}
+    assert all(set(process) == members for process in status["processes"])
+    stores = {"postgres", "nats", "sandbox"}
+    assert all((process["metrics_url"] is None) == (process["name"] in stores) for process in status["processes"])
     assert all(process["ready"] is True and process_is_alive(process["pid"]) for process in status["processes"])
 
 

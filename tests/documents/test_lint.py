@@ -235,6 +235,8 @@ def test_an_effect_that_nobody_finds_needs_a_manual_policy() -> None:
         ),
         (lambda text: text.replace("id: { type: string }", "id: { type: text }"), "schema"),
         (lambda text: text.replace("id: { type: string }", 'id: { $ref: "file:///x" }'), "schema"),
+        (lambda text: text.replace("id: { type: string }", 'id: { $ref: "#/properties/id" }'), "schema"),
+        (lambda text: text.replace("id: { type: string }", 'id: { type: string, pattern: "(?=a)b" }'), "schema"),
     ],
 )
 def test_the_head_is_checked_too(change: Callable[[str], str], rule: str) -> None:

@@ -33,6 +33,8 @@ from trueup_gateway.core.records import PolicyRow
 from trueup_gateway.main import verifier_of
 from trueup_gateway.policy import PolicySet
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.sightings import Sightings
+from trueup_gateway.signalling import SignalTaker
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, gateway_store
 from trueup_gateway.tokens import SigningKey, sign_access
@@ -114,7 +116,35 @@ POST = CommandDeclaration(
     findability=Findability.NATIVE_KEY,
     success_condition="2xx",
 )
-DECLARATIONS = (DRAFT, TRASH, UPDATE, PUBLISH, POST)
+RETITLE = CommandDeclaration(
+    type="wordpress.retitle_post",
+    system="wordpress",
+    title="Give a post another title",
+    permission="wordpress:write",
+    effect_class=EffectClass.RETRYABLE,
+    payload_schema={
+        "type": "object",
+        "required": ["post_id"],
+        "properties": {"post_id": {"type": "integer"}, "title": {"type": "string"}},
+    },
+    acts_on="post/{/payload/post_id}",
+    identity=("/target/resource", "/payload/title"),
+    findability=Findability.MARKER,
+    success_condition="the post reads back",
+)
+PAGE = CommandDeclaration(
+    type="wordpress.create_page",
+    system="wordpress",
+    title="Create a page",
+    permission="wordpress:write",
+    effect_class=EffectClass.RETRYABLE,
+    payload_schema={"type": "object", "required": ["slug"], "properties": {"slug": {"type": "string"}}},
+    acts_on="page",
+    identity=("/target/resource", "/payload/slug"),
+    findability=Findability.MARKER,
+    success_condition="the page reads back",
+)
+DECLARATIONS = (DRAFT, TRASH, UPDATE, PUBLISH, POST, RETITLE, PAGE)
 ARTICLE = """# Publishes one article.
 name: article
 version: 1
@@ -301,6 +331,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
         schedule=RealSchedule(),
         queue_max=configured.accept_queue_max,
     )
+    sightings = Sightings()
     gateway = Gateway(
         settings=configured,
         clock=BusinessClock(),
@@ -318,6 +349,15 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
             schedule=RealSchedule(),
             queue_max=configured.accept_queue_max,
         ),
+        signals=SignalTaker(
+            store=store,
+            publisher=publisher,
+            crash=RealCrashPoints(),
+            schedule=RealSchedule(),
+            queue_max=configured.accept_queue_max,
+            sightings=sightings,
+        ),
+        sightings=sightings,
         answers=AnswerBoard(reads),
         verifier=verifier_of(SIGNING, ISSUER),
         signing_key=SIGNING,
@@ -330,6 +370,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
     stop = asyncio.Event()
     acceptor.start()
     gateway.starter.start()
+    gateway.signals.start()
     polling = asyncio.create_task(gateway.answers.poll(stop))
     watching = asyncio.create_task(gateway.watch.run(stop))
     transport = httpx.ASGITransport(app=create_app(gateway), raise_app_exceptions=True)
@@ -342,6 +383,7 @@ async def edge(database: TestDatabase, **settings: Any) -> AsyncIterator[EdgeUnd
         await watching
         await acceptor.close()
         await gateway.starter.close()
+        await gateway.signals.close()
         await pool.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.gateway.asks import told
 from tests.gateway.edge import GRANT_KEYS, EdgeUnderTest, draft, edge, later
 from tests.gateway.test_refusals import problem
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import Database
 
 from trueup_common.contracts.canonical import digest
@@ -26,7 +27,7 @@ from trueup_common.runtime.clock import real_now
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.core import case_body, projection
 from trueup_gateway.rules import RuleBook, Rules
-from trueup_gateway.store import Reader
+from trueup_gateway.store import GatewayTransaction, Reader
 
 IDS = ("command_id", "workflow_id", "saga_id")
 
@@ -116,6 +117,47 @@ async def test_a_repetition_gets_the_same_ids_and_consumes_nothing(gateway: Edge
     assert over.json()["state"] == "SUCCESS" and over.json()["receipt"] == receipt
     assert [over.json()[name] for name in IDS] == [first.json()[name] for name in IDS]
     assert len(gateway.publisher.published) == 1 and await gateway.count("edge", "key = 'again'") == 1
+
+
+async def test_another_agent_with_the_same_intent_learns_names_and_state_alone(gateway: EdgeUnderTest) -> None:
+    """One key is one command whoever asks: the same ids, 202 and then 200. What was sent, under which authority, and
+    what came back stays with the agent whose command it is, waiting or not, alone or in a batch.
+
+    Requirements: I1, I2, T1, G5
+    """
+    ours = (await gateway.capability())["capability"]
+    theirs = (await gateway.capability(sub="agent:other"))["capability"]
+    wanted = draft("shared-intent")
+    first = (await gateway.submit(ours, "shared-intent", wanted)).json()
+    running = await gateway.submit(theirs, "shared-intent", wanted)
+    assert (running.status_code, running.json()) == (202, first)
+    receipt = {"post_id": 7, "slug": "shared-intent"}
+
+    async def end() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not gateway.gateway.answers._waits:
+                await asyncio.sleep(0.01)
+        row = await advance(gateway, first["command_id"], OperationState.SUCCESS, receipt=receipt)
+        gateway.gateway.answers.tell(row.model_dump(mode="json"))
+
+    waited, _ = await asyncio.gather(gateway.submit(theirs, "shared-intent", wanted, Prefer="wait=10"), end())
+    plain = await gateway.submit(theirs, "shared-intent", wanted)
+    late = await gateway.submit(theirs, "shared-intent", wanted, Prefer="wait=10")
+    for response in (waited, plain, late):
+        assert (response.status_code, response.headers["idempotent-replayed"]) == (200, "true")
+        assert response.json() == {**first, "state": "SUCCESS"}
+    body = {"commands": [{"idempotency_key": "shared-intent", **wanted}]}
+    batch = await gateway.client.post("/v1/commands:batch", json=body, headers={"Authorization": f"Bearer {theirs}"})
+    (result,) = batch.json()["results"]
+    assert result == {
+        "status": 200,
+        **first,
+        "state": "SUCCESS",
+        "replayed": True,
+        "idempotency_key": "shared-intent",
+    }
+    mine = await gateway.submit(ours, "shared-intent", wanted)
+    assert (mine.status_code, mine.json()["receipt"]) == (200, receipt)
 
 
 async def test_a_key_with_another_payload_is_422(gateway: EdgeUnderTest) -> None:
@@ -233,6 +275,64 @@ async def test_what_was_read_of_a_capability_is_checked_where_its_use_is_counted
     assert seen == 2 and await gateway.count("edge", where) == await gateway.count("mandate", where) == 0
 
 
+@pytest.fixture
+def heard_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that was heard once is counted on from for as long as a slow machine needs."""
+    monkeypatch.setattr("trueup_common.runtime.clock.HEARD_SECONDS", 3600.0)
+    monkeypatch.setattr("trueup_common.runtime.clock.ANSWER_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests each read of an acceptance was for."""
+    counted: list[int] = []
+    read = GatewayTransaction.accept_rows
+
+    async def counting(tx: GatewayTransaction, capability_ids: Any, *rest: Any, **named: Any) -> Any:
+        counted.append(len(capability_ids))
+        return await read(tx, capability_ids, *rest, **named)
+
+    monkeypatch.setattr(GatewayTransaction, "accept_rows", counting)
+    return counted
+
+
+@pytest.mark.usefixtures("heard_for_long")
+@pytest.mark.parametrize(
+    ("change", "status", "code", "check"),
+    [
+        ("capability SET revoked_at = now()", 403, "forbidden", "revoked"),
+        ("capability SET uses_left = 0", 403, "forbidden", "uses"),
+        ("capability SET expires_at = trueup.now() - interval '1 s'", 401, "unauthorized", "time"),
+        ("decision SET revoked_at = now()", 403, "forbidden", "revoked"),
+    ],
+)
+async def test_what_is_presumed_of_a_known_capability_is_checked_where_it_is_used(
+    gateway: EdgeUnderTest, reads: list[int], change: str, status: int, code: str, check: str
+) -> None:
+    """A new request under a known capability is accepted without a read. Whatever changed meanwhile, by whomever,
+    governance included, lets the write fail, and then it is read and refused; a taken key is found like that, too.
+
+    Requirements: G3, G4, G6, I2, B3
+    """
+    capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=9)
+    body = {"command_type": "bench.post", "target": {"system": "bench", "resource": "stub"}, "payload": {}}
+    kind = change.split()[0]
+    first, second, late = (f"{name}-{kind}-{check}" for name in ("first", "second", "late"))
+    assert (await gateway.submit(capability["capability"], first, body)).status_code == 202
+    assert reads == [1]
+    assert (await gateway.submit(capability["capability"], second, body)).status_code == 202
+    assert reads == [1], "known by now"
+    repeated = await gateway.submit(capability["capability"], first, body)
+    assert repeated.status_code == 202 and repeated.headers["idempotent-replayed"] == "true"
+    assert reads == [1, 1]
+    async with gateway.database.connection() as connection:
+        await connection.execute(f"UPDATE gateway.{change} WHERE {kind}_id = '{capability[f'{kind}_id']}'")
+        if kind == "decision":  # as every change of governance does
+            await connection.execute("UPDATE gateway.governance SET epoch = epoch + 1")
+    problem(await gateway.submit(capability["capability"], late, body), status, code, check)
+    assert reads == [1, 1, 1] and await gateway.count("edge", f"key = '{late}'") == 0
+
+
 async def test_requests_that_wait_together_share_a_transaction(gateway: EdgeUnderTest) -> None:
     """100 requests at once need far fewer than 100 commits."""
     capability = await gateway.capability("bench.post", system="bench", resource="*", max_uses=200)
@@ -253,7 +353,7 @@ async def test_another_key_for_a_taken_identity_is_409(gateway: EdgeUnderTest) -
     capability = (await gateway.capability(max_uses=9))["capability"]
     first = (await gateway.submit(capability, "one", draft("taken"))).json()
     found = problem(await gateway.submit(capability, "two", draft("taken")), 409, "identity-in-use")
-    assert found["command_id"] == first["command_id"]
+    assert found["command_id"] == first["command_id"] and found["identity"] == {"/payload/slug": "taken"}
     responses = await asyncio.gather(
         *(gateway.submit(capability, f"random-{number}", draft("contested")) for number in range(6))
     )

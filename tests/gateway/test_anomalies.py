@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,20 @@ from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.states import ExceptionKind
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.ports import Moment, StoreBusy
-from trueup_gateway.core.anomalies import MEANINGS, AnomalyRule, AnomalyRules, Sighted, anomalies, read_rules
+from trueup_gateway.core.anomalies import (
+    ACTS,
+    MEANINGS,
+    AnomalyRow,
+    AnomalyRule,
+    AnomalyRules,
+    Sighted,
+    anomalies,
+    calmed,
+    marks,
+    read_rules,
+    reported,
+    told_row,
+)
 from trueup_gateway.levels import read_anomaly_rules
 from trueup_gateway.sightings import ACTORS_MAX, AnomalyWatch, Sightings
 from trueup_gateway.store import GatewayTransaction
@@ -169,6 +183,40 @@ async def test_many_unknown_outcomes_are_told(gateway: EdgeUnderTest) -> None:
     assert told(await look(gateway)) == [("acme", "anomaly_many_unknowns", None, 3)]
 
 
+async def test_a_figure_that_is_well_again_ends_its_exception_and_says_so(gateway: EdgeUnderTest) -> None:
+    """A worker that stopped; half of it begins the calm anew. It begins again: told at once, whatever the quiet time.
+
+    Requirements: V6, Q8
+    """
+    sightings = Sightings()
+
+    async def seen(times: int, later: float) -> list[ExceptionReported]:
+        for _ in range(times):
+            sightings.note("acme", "stale_worker", "adapter:wordpress")
+        return await look(gateway, sightings=sightings, later=later)
+
+    (opened,) = await seen(3, 0)
+    assert await seen(0, 700) == [] and await seen(2, 2400) == [], "half of it is not well"
+    assert await seen(0, 3100) == [] and await seen(0, 4800) == []
+    (closed,) = await seen(0, 4901)
+    assert closed.obligation.obligation_id == opened.obligation.obligation_id
+    assert (closed.obligation.status, closed.obligation.version) == ("closed", 2)
+    assert closed.obligation.resolution_type == "figure_well_again" and closed.reported_by == "gateway"
+    assert await seen(0, 6000) == []
+    (again,) = await seen(3, 6001)
+    assert again.obligation.obligation_id != opened.obligation.obligation_id
+
+
+async def test_what_somebody_did_is_ended_by_a_person_however_long_it_is_quiet(gateway: EdgeUnderTest) -> None:
+    """Who stops has explained nothing. Requirements: V6, Q8"""
+    sightings = Sightings()
+    for _ in range(3):
+        sightings.note("acme", "nonce_reuse", "operator:eve")
+    assert len(await look(gateway, sightings=sightings)) == 1
+    for later in (1000, 3000, 10_000, 100_000):
+        assert await look(gateway, sightings=sightings, later=later) == []
+
+
 async def test_a_worker_that_lost_its_fence_and_still_writes_is_told(gateway: EdgeUnderTest) -> None:
     """Late receipts of effects, each once however often it is told; those that sent nothing do not count.
 
@@ -253,7 +301,7 @@ def test_told_when_over_the_threshold_and_not_within_the_quiet_time(
     rules = AnomalyRules(
         quiet_seconds=quiet, rules=(AnomalyRule(name="nonce_reuse", threshold=threshold, window_seconds=60),)
     )
-    remembered: dict[tuple[str, str, str], datetime] = {}
+    remembered: dict[tuple[str, str, str], AnomalyRow] = {}
     now = real_now()
     last: datetime | None = None
     for seconds, seen in looks:
@@ -262,7 +310,44 @@ def test_told_when_over_the_threshold_and_not_within_the_quiet_time(
         expected = seen >= threshold and (last is None or (now - last).total_seconds() >= quiet)
         assert bool(found) == expected
         if found:
-            remembered["acme", "nonce_reuse", "operator:eve"] = last = now
+            last = now
+            row = AnomalyRow(tenant="acme", rule="nonce_reuse", actor="operator:eve", told_at=now)
+            remembered[row.key] = row
+
+
+BURST = Sighted("acme", "start_burst", "agent:burst", 10)
+
+
+@given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 12)), max_size=60))
+def test_a_figure_ends_once_it_was_well_for_long_and_never_flaps(looks: list[tuple[int, int]]) -> None:
+    """Told from ten on; well below five, for ten minutes without a break. Between five and nine nothing changes, what
+    is open is told at most once per quiet time, and what begins again after its end is told at once.
+
+    Requirements: V6, Q8
+    """
+    rule = AnomalyRule(name="start_burst", threshold=10, window_seconds=60)
+    rules = AnomalyRules(quiet_seconds=3600, calm_seconds=600, rules=(rule,))
+    rows: dict[tuple[str, str, str], AnomalyRow] = {}
+    now, well_since, open_ids = real_now(), None, []
+    for seconds, seen in looks:
+        now += timedelta(seconds=seconds)
+        sighted = [replace(BURST, count=seen)] if seen else []
+        still = [row for row in rows.values() if row.reports]
+        assert marks(rules, still) == {"start_burst": 5 if open_ids else 10}
+        changed, ended = calmed(rules, still, sighted, now)
+        rows.update((row.key, row) for row in changed)
+        well_since = None if seen >= 5 or not open_ids else well_since or now
+        over = bool(open_ids) and well_since is not None and (now - well_since).total_seconds() >= 600
+        assert [item.obligation.obligation_id for item in ended] == (open_ids if over else [])
+        assert all((item.obligation.status, item.obligation.version) == ("closed", 2) for item in ended)
+        open_ids, well_since = ([], None) if over else (open_ids, well_since)
+        for item in anomalies(rules, sighted, rows, now):
+            last = rows.get(item.key)
+            assert not open_ids or (last is not None and (now - last.told_at).total_seconds() >= 3600)
+            told_of = reported(item, rule, now=now, owner="ops", sla_seconds=60, reporter="gateway")
+            rows[item.key] = told_row(item, rule, told_of, last, now)
+            open_ids = [*open_ids, told_of.obligation.obligation_id]
+        assert bool(open_ids) or seen < 10, "what is over its threshold is known"
 
 
 def test_thresholds_are_configuration(tmp_path: Path) -> None:
@@ -272,6 +357,7 @@ def test_thresholds_are_configuration(tmp_path: Path) -> None:
     """
     shipped = read_anomaly_rules(settings_of())
     assert {rule.name for rule in shipped.rules} == set(MEANINGS)
+    assert {rule.name for rule in shipped.rules if not rule.ends_by_itself} == ACTS
     own = tmp_path / "rules.yaml"
     own.write_text("quiet_seconds: 60\nrules: [{name: start_burst, threshold: 7, window_seconds: 60}]")
     rule = read_anomaly_rules(settings_of(anomalies=own)).of("start_burst")

@@ -333,6 +333,32 @@ async def test_an_intent_becomes_usable_by_its_approval(gateway: EdgeUnderTest) 
     assert accepted.status_code == 202, accepted.text
 
 
+async def test_an_intent_that_is_asked_again_under_its_key_is_one_decision_and_one_approval(
+    gateway: EdgeUnderTest,
+) -> None:
+    """Whoever lost the answer asks again and gets it; the key stands for nothing else, and without one each is new.
+
+    Requirements: I2, I5, L10
+    """
+    intent = {
+        "action": {"command_types": ["wordpress.publish_post"], "workflow": None},
+        "resource": {"system": "wordpress", "resource": "*"},
+        "purpose": "asked once",
+    }
+    named = {**gateway.headers(), "idempotency-key": '"repair:rep_1:decision:1"'}
+    before = await gateway.count("approval")
+    first = await gateway.client.post("/v1/decisions", json=intent, headers=named)
+    again = await gateway.client.post("/v1/decisions", json=intent, headers=named)
+    assert (first.status_code, again.status_code) == (201, 201), first.text
+    assert first.json() == again.json() and first.json()["outcome"] == "approval_required"
+    assert again.headers["idempotent-replayed"] == "true"
+    assert await gateway.count("approval") == before + 1
+    other = await gateway.client.post("/v1/decisions", json={**intent, "purpose": "another"}, headers=named)
+    problem(other, 422, "idempotency-key-reused")
+    fresh = await gateway.client.post("/v1/decisions", json=intent, headers=gateway.headers())
+    assert fresh.json()["approval_id"] != first.json()["approval_id"]
+
+
 async def test_a_rejected_or_revoked_intent_stays_unusable(gateway: EdgeUnderTest) -> None:
     """No capability follows a rejection, and a revoked decision cannot be approved any more.
 

@@ -254,6 +254,40 @@ async def test_what_is_wrong_with_a_reference_is_told(gateway: EdgeUnderTest) ->
     problem(await gateway.submit(capability, "wrong", by_reference("s", good)), 503, "unavailable")
 
 
+async def test_nobody_sends_what_another_agent_stored(gateway: EdgeUnderTest) -> None:
+    """What an agent may not read it may neither send, alone or in a batch, nor rest a decision on: to it, there is no
+    such artifact. Who reads the tenant's may rest a decision on any.
+
+    Requirements: L16, T1, G2
+    """
+    name = await keep_payload(gateway, {"title": "not yours", "slug": "kept", "content": "c"})
+    invalid = await keep(gateway, b"{")
+    other = {"sub": "agent:other"}
+    theirs = (await gateway.capability(**other))["capability"]
+    absent = {"pointer": "/payload_ref", "detail": "there is no such artifact"}
+    for ref in (name, invalid):
+        refused = problem(await gateway.submit(theirs, "taken", by_reference("kept", ref)), 422, "payload-invalid")
+        assert refused["errors"] == [absent]
+    body = {"commands": [{"idempotency_key": "taken", **by_reference("kept", name)}]}
+    batch = await gateway.client.post("/v1/commands:batch", json=body, headers={"Authorization": f"Bearer {theirs}"})
+    assert batch.json()["results"][0]["errors"] == [absent]
+
+    async def rests(**who: Any) -> httpx.Response:
+        asked = {
+            "action": {"command_types": ["wordpress.create_draft"]},
+            "resource": {"system": "wordpress", "resource": "post/*"},
+            "purpose": "test",
+            "evidence": [{"kind": "gate", "ref": name}],
+        }
+        return await gateway.client.post("/v1/decisions", json=asked, headers=gateway.headers(**who))
+
+    refused = problem(await rests(**other), 422, "payload-invalid")
+    assert [error["pointer"] for error in refused["errors"]] == ["/evidence/0/ref"]
+    assert (await rests(**OPERATOR)).status_code == 201
+    ours = (await gateway.capability())["capability"]
+    assert (await gateway.submit(ours, "kept", by_reference("kept", name))).status_code == 202
+
+
 async def test_a_kept_payload_is_bounded_too(gateway_database: Database) -> None:
     """Requirements: T3"""
     async with edge(gateway_database, kept_payload_bytes_max=4096, payload_bytes_max=1024) as small:

@@ -48,12 +48,17 @@ async def outage(gateway: EdgeUnderTest, owner: str, count: int) -> list[Any]:
 
 
 async def tick(
-    gateway: EdgeUnderTest, real: datetime | None = None, *, dies: Exception | None = None, told: bool = True
+    gateway: EdgeUnderTest,
+    real: datetime | None = None,
+    *,
+    dies: Exception | None = None,
+    told: bool = True,
+    hours_later: float = 0,
 ) -> None:
     """One look of a worker; each is a worker of its own, as after a restart. `dies` before its commit."""
     async with gateway.gateway.store.transaction() as tx:
         moment, _ = await tx.claim("", [])
-        moment = Moment(business=moment.business, real=real or moment.real)
+        moment = Moment(business=moment.business + timedelta(hours=hours_later), real=real or moment.real)
         outgoing = await Batches(gateway.gateway.rules, gateway.gateway.catalog).tick(tx, moment)
         await tx.post(outgoing)
         if dies is not None:
@@ -197,6 +202,86 @@ async def test_every_turn_of_a_batch_is_an_act_with_a_decision_and_a_reason(gate
         assert trace["context"]["operation"] == f"BATCH_{turn.upper()}" and trace["context"]["reason"] == reason
 
 
+async def test_the_items_are_acts_of_whoever_started_the_batch_last(gateway: EdgeUnderTest) -> None:
+    """Who made the selection acted on nothing. An item carries the subject and the roles of the last start; who pauses
+    takes nothing over.
+
+    Requirements: O3, O5, G5, G7
+    """
+    cases = await outage(gateway, "handed", 3)
+    batch = (await preview(gateway, "handed", rate_per_second=1))["batch_id"]
+    bob = {"sub": "operator:bob", "roles": ("operator", "viewer"), "scopes": ("shift:night",)}
+    carol = {"sub": "operator:carol", "roles": ("operator",)}
+    now = real_now()
+    assert (await ask(gateway, f"/{batch}/start", who=bob)).status_code == 200
+    await tick(gateway, now)
+    assert (await ask(gateway, f"/{batch}/pause", who=carol)).status_code == 200
+    shown = await read(gateway, batch)
+    assert (shown["created_by"], shown["actor"]) == ("operator:ops", "operator:bob")
+    assert (await ask(gateway, f"/{batch}/start", who=carol)).status_code == 200
+    await tick(gateway, now + timedelta(seconds=5))
+    await tick(gateway, now + timedelta(seconds=9))
+    by = [(item.actor, item.decision_id) for item in await acts(gateway, cases)]
+    assert [actor for actor, _ in by] == ["operator:bob", "operator:carol", "operator:carol"]
+    for (actor, decision_id), roles in zip(by[:2], (["operator", "viewer"], ["operator"]), strict=True):
+        place = f"/v1/decisions/{decision_id}"
+        trace = (await gateway.client.get(place, headers=gateway.headers(**OPERATOR))).json()
+        assert (trace["subject"], trace["roles"]) == (actor, roles)
+
+
+async def test_a_start_carries_a_batch_for_a_shift_and_no_longer(gateway: EdgeUnderTest) -> None:
+    """Twelve hours after its start a batch pauses by itself and says why; whoever starts it again carries the rest.
+
+    Requirements: O5, G5
+    """
+    cases = await outage(gateway, "shift", 3)
+    batch = (await preview(gateway, "shift", rate_per_second=1, dry_run=False))["batch_id"]
+    now = real_now()
+    await tick(gateway, now, hours_later=11.9)
+    assert len(await acts(gateway, cases)) == 1
+    await tick(gateway, now + timedelta(seconds=5), hours_later=12)
+    assert len(await acts(gateway, cases)) == 1, "nobody's authority carries the next one"
+    shown = await read(gateway, batch)
+    assert (shown["state"], shown["pending"], shown["running"]) == ("PAUSED", 2, 1)
+    last = shown["trail"][-1]
+    assert (last["turn"], last["actor"], last["decision_id"]) == ("pause", "service:gateway", None)
+    assert "operator:ops" in last["reason"] and "12 hours" in last["reason"]
+    bob = {"sub": "operator:bob", "roles": ("operator",)}
+    assert (await ask(gateway, f"/{batch}/start", who=bob)).status_code == 200
+    await tick(gateway, now + timedelta(seconds=9))
+    assert [item.actor for item in await acts(gateway, cases)][1:] == ["operator:bob"] * 2
+
+
+async def test_a_paused_batch_still_counts_what_is_at_work(gateway: EdgeUnderTest) -> None:
+    """Paused, nothing more is asked for, and what was asked for is followed to its end; with nothing left it is done.
+
+    Requirements: O5
+    """
+    cases = await outage(gateway, "counted", 3)
+    batch = (await preview(gateway, "counted", rate_per_second=2, dry_run=False))["batch_id"]
+    now = real_now()
+    await tick(gateway, now)
+    await tick(gateway, now + timedelta(seconds=0.6))
+    first, second = await acts(gateway, cases)
+    assert (await ask(gateway, f"/{batch}/pause")).status_code == 200
+    await project(gateway, ended(first.operator_command_id, result={"state": "FAILED", "error_code": "forbidden"}))
+    await tick(gateway, now + timedelta(seconds=60))
+    shown = await read(gateway, batch)
+    assert (shown["state"], shown["failed"], shown["running"], shown["pending"]) == ("PAUSED", 1, 1, 1)
+    await project(gateway, ended(second.operator_command_id))
+    await tick(gateway, now + timedelta(seconds=61))
+    shown = await read(gateway, batch)
+    assert (shown["state"], shown["done"], shown["pending"], shown["ended_at"]) == ("PAUSED", 1, 1, None)
+    assert (await ask(gateway, f"/{batch}/start")).status_code == 200
+    await tick(gateway, now + timedelta(seconds=62))
+    assert (await ask(gateway, f"/{batch}/pause")).status_code == 200
+    third = (await acts(gateway, cases))[-1]
+    await project(gateway, ended(third.operator_command_id))
+    await tick(gateway, now + timedelta(seconds=63))
+    whole = await read(gateway, batch)
+    assert (whole["state"], whole["done"], whole["failed"], whole["running"]) == ("DONE", 2, 1, 0)
+
+
 async def test_a_batch_that_is_not_only_a_preview_says_who_started_it(gateway: EdgeUnderTest) -> None:
     """Requirements: O5, O3"""
     whole = await read(gateway, (await preview(gateway, "at-once", dry_run=False))["batch_id"])
@@ -332,7 +417,7 @@ async def test_who_may_act_in_bulk_and_how(gateway: EdgeUnderTest) -> None:
 @pytest.mark.parametrize("state", BatchState)
 @pytest.mark.parametrize("turn", Turn)
 def test_turns_of_a_batch(state: BatchState, turn: Turn) -> None:
-    """Only what runs finishes, what is over never runs again.
+    """Only what was started finishes, what is over never runs again.
 
     Requirements: O5
     """
@@ -342,7 +427,7 @@ def test_turns_of_a_batch(state: BatchState, turn: Turn) -> None:
     if state is BatchState.STOPPED:
         assert after in (None, BatchState.STOPPED)
     if turn is Turn.FINISH:
-        assert (after is BatchState.DONE) == (state is BatchState.RUNNING)
+        assert (after is BatchState.DONE) == (state in (BatchState.RUNNING, BatchState.PAUSED))
 
 
 def test_how_an_item_ends() -> None:

@@ -416,8 +416,8 @@ def test_the_language_is_the_chosen_one_or_the_best_accepted(
 
 
 def test_an_end_is_told_by_what_it_came_to() -> None:
-    assert words_of("en").resolution("operation_success") == "operation: succeeded"
-    assert words_of("en").resolution("case_compensated") == "case: taken back"
+    assert words_of("en").resolution("operation_success") == "its operation stands at “succeeded”"
+    assert words_of("en").resolution("case_compensated") == "its case stands at “taken back”"
     assert words_of("en").resolution("superseded") == "superseded"
     assert words_of("en").resolution("something_new") == "something_new"
 
@@ -502,6 +502,7 @@ def test_the_answers_follow_the_facts() -> None:
     assert told(done, {"pivot": "unknown"})["direction"] == "pivot_unknown"
     failed = row("FAILED", error_class="permanent", error_code="forbidden")
     assert told(failed)["retry"] == "would_fail_again" and told(failed)["person"] == "yes"
+    assert told({**failed, "resolution_type": "settled_absent"})["retry"] == "settled_absent"
     assert told(row("RUNNING"))["resumable"] == "lease"
     owed = {"pivot": "no", "obligations": [{"command_id": "cmd_1", "status": "open", "owner": "night shift"}]}
     assert told(failed, owed)["person"] == "yes_of"

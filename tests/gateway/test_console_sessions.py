@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 import pytest_asyncio
-from tests.gateway.edge import EdgeUnderTest, edge
+from tests.gateway.edge import EdgeUnderTest, edge, later
 from tests.gateway.person import HERE, Person, form_to, hidden
 from tests.gateway.test_console import an_exception
+from tests.gateway.test_views import accepted, changed_exception, project
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import Database
 
@@ -205,6 +206,41 @@ async def test_a_stream_ends_with_its_session(
         await gateway.client.post("/console/logout", data=hidden(form_to(page, "/logout")), headers=leave)
         assert (await following).status_code == 200
     assert live._open == {}
+
+
+async def test_an_exceptions_page_follows_it_beyond_the_end_of_its_case(
+    gateway: EdgeUnderTest, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception is closed a moment after its case: the page is told, once for each thing that moved.
+
+    Requirements: O4, V1
+    """
+    looks = 0
+
+    def pause() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.01
+
+    monkeypatch.setattr(live, "pause_seconds", pause)
+    start, _, _ = await accepted(gateway, "beyond")
+    event = changed_exception(start, "beyond")
+    await project(gateway, event)
+    await person.log_in("operator")
+    page = await person.see(f"/exceptions/{event.exception_id}")
+    assert f'data-live="/console/live/exceptions/{event.exception_id}"' in page
+    following = asyncio.create_task(person.client.get(f"/console/live/exceptions/{event.exception_id}"))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while looks < 1:
+            await asyncio.sleep(0)
+        over = {"status": "closed", "closed_at": later(0), "resolution_type": "case_closed"}
+        await project(gateway, event.model_copy(update={**over, "version": event.version + 1}))
+        seen = looks
+        while looks < seen + 3:
+            await asyncio.sleep(0)
+        await person.client.post("/console/logout", data=hidden(form_to(page, "/logout")), headers=HERE)
+        told = (await following).text
+    assert told.count("event: moved") == 1
 
 
 def test_the_secret_of_a_session_does_not_stand_in_the_table() -> None:

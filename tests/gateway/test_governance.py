@@ -363,3 +363,31 @@ def test_a_broken_glass_ends_by_itself_and_covers_its_scope_only() -> None:
         assert held_by(held, fields, now, compensation=True) is None, "a freeze that names no compensation holds none"
     naming: Held = (FREEZE, "frz_3", FreezeScope(tenant="acme", compensation=True), None)
     assert held_by((naming, broken), fields, now, compensation=True) == "frz_3"
+
+
+PERMIT_ALL = '@id("all") permit (principal, action, resource);'
+
+
+async def test_one_tenant_makes_the_policies_of_all(gateway_database: Database) -> None:
+    """Another tenant's admin neither changes what holds for everybody nor reads who did, and why.
+
+    Requirements: T1, G2
+    """
+    globex = {**ADMIN, "tenant": "globex"}
+    async with edge(gateway_database, policy_tenant="globex") as plane:
+        answer = await set_policy(plane, "p1", PERMIT_ALL)
+        problem(answer, 403, "forbidden", "tenant")
+        assert "TRUEUP_POLICY_TENANT" in answer.json()["detail"]
+        assert (await set_policy(plane, "p2", PERMIT_ALL, **globex)).status_code == 200
+        told = (await plane.client.get("/v1/policies", headers=plane.headers(**globex))).json()
+        assert (told["created_by"], told["reason"]) == ("operator:root", "test")
+        held = (await plane.client.get("/v1/policies", headers=plane.headers(**ADMIN))).json()
+        assert (held["created_by"], held["reason"], held["ids"]) == (None, None, ["all"])
+        assert (await set_policy(plane, "p3", DEFAULT_TEXT, **globex)).status_code == 200
+
+
+async def test_in_production_nobody_makes_policies_until_a_tenant_is_named(gateway_database: Database) -> None:
+    """Requirements: T1, G2"""
+    async with edge(gateway_database) as plane:
+        object.__setattr__(plane.gateway.settings, "mode", "production")
+        problem(await set_policy(plane, "p1", PERMIT_ALL), 403, "forbidden", "tenant")

@@ -16,8 +16,11 @@ from tests.gateway.test_refusals import problem
 from tests.gateway.test_views import accepted, changed_exception, events_of, project
 
 from trueup_common.contracts.events import CaseChanged, ElementChanged
+from trueup_common.contracts.operators import OperatorAction
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.contracts.states import Phase
+from trueup_gateway.api.http import fit
+from trueup_gateway.core.operator_params import PARAMS
 
 PATHS = {
     "/dev/token": {"post"},
@@ -286,6 +289,25 @@ async def test_docs_need_no_other_server(gateway: EdgeUnderTest) -> None:
     for address in loaded:
         assert (await gateway.client.get(address)).status_code == 200
     assert "https://" not in page.text and (await gateway.client.get("/", follow_redirects=False)).status_code == 307
+
+
+async def test_every_action_is_documented_with_its_parameters(gateway: EdgeUnderTest) -> None:
+    """Each action has an example that its own parameters take, says what becomes of the exception, and a parameter of
+    another action is refused by the document as by the gateway.
+
+    Requirements: F1, O3
+    """
+    document = (await gateway.client.get("/openapi.json")).json()
+    schema = document["components"]["schemas"]["OperatorCommandRequest"]
+    inside = {**schema, "components": document["components"]}
+    validator = jsonschema_rs.Draft202012Validator(inside)
+    examples = {item["action"]: item for item in schema["examples"]}
+    assert set(examples) == set(OperatorAction)
+    for action, example in examples.items():
+        assert validator.is_valid(example), (action, [str(error) for error in validator.iter_errors(example)])
+        assert f"`{action}`" in schema["description"]
+        assert fit(PARAMS[OperatorAction(action)], example["params"]) is not None
+        assert not validator.is_valid({**example, "params": {"unheard_of": 1}}), action
 
 
 async def test_docs_take_over_the_tokens_that_the_examples_return(gateway: EdgeUnderTest) -> None:

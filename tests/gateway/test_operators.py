@@ -150,6 +150,28 @@ async def test_nobody_acts_on_the_trouble_of_a_case_that_is_not_shown_yet(gatewa
     assert (await operate(gateway, "exception", foreign.exception_id, "MARK_RESOLVED", **said)).status_code == 202
 
 
+async def test_nothing_is_redriven_in_a_paused_case(gateway: EdgeUnderTest) -> None:
+    """Held by the pause it would stay ACCEPTED and keep everybody else away. It is refused with the way out, to people
+    and to the planner, which waits; resumed, it is possible.
+
+    Requirements: O3, O6, Q4
+    """
+    start, row, exception = await failed_command(gateway, "paused-letter")
+    view = await gateway.gateway.reads.case(Reader(start.tenant), start.workflow_id)
+    assert view is not None
+    held = view.instance.evolve(status=InstanceStatus.PAUSED, state_version=6)
+    await project(gateway, CaseChanged(instance=held, operations=(row,)))
+    for action, who in (("REDRIVE", OPERATOR), ("REPAIR", OPERATOR), ("REDRIVE", REPAIRER)):
+        refused = problem(
+            await operate(gateway, "exception", exception.exception_id, action, who=who), 409, "action-not-available"
+        )
+        assert (refused["workflow_status"], action in refused["allowed_actions"]) == ("PAUSED", False)
+        assert refused["detail"].endswith("Its case is paused: RESUME that first.")
+    on = held.evolve(status=InstanceStatus.RUNNING, state_version=7)
+    await project(gateway, CaseChanged(instance=on, operations=(row,)))
+    assert (await operate(gateway, "exception", exception.exception_id, "REDRIVE")).status_code == 202
+
+
 async def test_a_redrive_goes_out_once_and_its_end_comes_back(gateway: EdgeUnderTest) -> None:
     """Asked under a decision of its own, with new time for it; the second click is the first; the end is told.
 
@@ -178,21 +200,28 @@ async def test_a_redrive_goes_out_once_and_its_end_comes_back(gateway: EdgeUnder
 
 
 async def test_one_dead_letter_has_one_repair_in_flight(gateway: EdgeUnderTest) -> None:
-    """A second redrive, by whatever name, is refused and pointed to the first, until that one has ended.
+    """A second redrive, by whatever name, is refused and pointed to the first, until that one has ended: before the
+    state shows that it is at work, and afterwards as well, when the state by itself would not permit it.
 
     Requirements: O6, I5
     """
     start, row, exception = await failed_command(gateway, "one-repair")
     first = (await operate(gateway, "exception", exception.exception_id, "REDRIVE")).json()
-    for kind, name, action, who in (
-        ("exception", exception.exception_id, "REDRIVE", OPERATOR),
-        ("dead_letter", exception.exception_id, "REPAIR", OPERATOR),
-        ("command", row.command_id, "RECONCILE", OPERATOR),
-        ("command", row.command_id, "REDRIVE", REPAIRER),
-        ("workflow", start.workflow_id, "REDRIVE", OPERATOR),
-    ):
-        refused = problem(await operate(gateway, kind, name, action, who=who), 409, "repair-in-flight")
-        assert refused["operator_command_id"] == first["operator_command_id"], (kind, action)
+    view = await gateway.gateway.reads.case(Reader(start.tenant), start.workflow_id)
+    assert view is not None
+    for number, state in enumerate((row.state, OperationState.RECONCILING, row.state)):
+        shown = row.evolve(state=state, state_version=row.state_version + number)
+        instance = view.instance.evolve(state_version=view.state_version + number)
+        await project(gateway, CaseChanged(instance=instance, operations=(shown,)))
+        for kind, name, action, who in (
+            ("exception", exception.exception_id, "REDRIVE", OPERATOR),
+            ("dead_letter", exception.exception_id, "REPAIR", OPERATOR),
+            ("command", row.command_id, "RECONCILE", OPERATOR),
+            ("command", row.command_id, "REDRIVE", REPAIRER),
+            ("workflow", start.workflow_id, "REDRIVE", OPERATOR),
+        ):
+            refused = problem(await operate(gateway, kind, name, action, who=who), 409, "repair-in-flight")
+            assert refused["operator_command_id"] == first["operator_command_id"], (kind, action)
     assert len(await sent(gateway, start.workflow_id)) == 1
     both = [operate(gateway, "command", row.command_id, "RECONCILE") for _ in range(4)]
     await project(gateway, ended(first["operator_command_id"]))
@@ -222,6 +251,34 @@ async def test_what_a_command_shows_is_what_may_be_asked(gateway: EdgeUnderTest)
     await project(gateway, exception.model_copy(update={"status": "closed", "version": 2}))
     closed = await operate(gateway, "dead_letter", exception.exception_id, "REDRIVE")
     assert problem(closed, 409, "action-not-available")["allowed_actions"] == []
+
+
+async def test_what_another_command_took_over_is_not_offered_to_be_sent_again(gateway: EdgeUnderTest) -> None:
+    """A failed command lets go of its business identity. Once a new one has it, no list offers what would be refused.
+
+    Requirements: O2, I2
+    """
+    free = {"state": OperationState.FAILED, "identity": None}
+    start, row, exception = await failed_command(gateway, "passed-on", **free)
+    headers = gateway.headers(**OPERATOR)
+    places = (
+        f"/v1/exceptions/{exception.exception_id}",
+        f"/v1/commands/{row.command_id}",
+        f"/v1/workflows/{start.workflow_id}",
+    )
+
+    async def offered() -> list[bool]:
+        shown = [(await gateway.client.get(place, headers=headers)).json()["allowed_actions"] for place in places]
+        assert all("SETTLE" in actions for actions in shown)
+        return ["REDRIVE" in actions for actions in shown]
+
+    assert await offered() == [True] * 3
+    capability = await gateway.capability()
+    taken = await gateway.submit(capability["capability"], "passed-on-anew", draft("passed-on"))
+    assert taken.status_code == 202, taken.text
+    assert await offered() == [False] * 3
+    refused = await operate(gateway, "exception", exception.exception_id, "REDRIVE")
+    assert "business identity" in problem(refused, 409, "action-not-available")["detail"]
 
 
 async def test_every_action_is_taken_or_refused_by_the_table(gateway: EdgeUnderTest) -> None:

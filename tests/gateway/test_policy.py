@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.edge import DRAFT, POST, PUBLISH
 
 from trueup_common.contracts.states import EffectClass, RiskLevel
-from trueup_gateway.core.policy import Answer, Question, judge
+from trueup_gateway.core.policy import Act, Answer, Question, judge
 from trueup_gateway.policy import PolicyInvalid, PolicySet
 
 ASKED = Question(
@@ -25,6 +25,7 @@ ASKED = Question(
     risk_level=RiskLevel.LOW,
 )
 DEFAULT = PolicySet.default()
+REVIEW = (("kind", "workflow"), ("scope", "content:publish"), ("covered", True), ("person", True))
 PERMIT = '@id("all") permit (principal, action, resource);'
 
 
@@ -115,3 +116,23 @@ def test_an_engine_that_cannot_answer_denies() -> None:
     """
     answer = PolicySet(PERMIT).ask(replace(ASKED, action="nonsense"))
     assert answer.allowed is False and answer.errors
+
+
+def test_no_policy_set_takes_the_guards_away() -> None:
+    """Whatever a set permits: tenants stay apart, and nobody approves what he asked for. Requirements: T1, S6, G2"""
+    everything = PolicySet(PERMIT)
+    assert everything.ids == ("all",)
+    assert everything.ask(ASKED).allowed
+    assert everything.ask(replace(ASKED, target_tenant="globex")) == Answer(False, ("tenants-stay-apart",))
+    approving = Act(
+        subject="operator:ed",
+        tenant="acme",
+        roles=("approver",),
+        action="approve",
+        target_tenant="acme",
+        system="",
+        resource="apr_1",
+        facts=(*REVIEW, ("own", True)),
+    )
+    assert everything.ask(approving) == Answer(False, ("nobody-approves-their-own-request",))
+    assert everything.ask(replace(approving, facts=(*REVIEW, ("own", False)))).allowed

@@ -91,10 +91,13 @@ class Running:
         self.replicas.append(process)
         return process
 
-    async def ready(self) -> None:
+    async def ready(self, health_port: int | None = None) -> None:
+        """Wait until a replica is ready: whichever takes the connection, or the one that tells its health there."""
+        place = "/readyz" if health_port is None else f"http://127.0.0.1:{health_port}/readyz"
+
         async def look() -> bool:
             try:
-                return (await self.client.get("/readyz")).status_code == 200
+                return (await self.client.get(place)).status_code == 200
             except httpx.TransportError:
                 return False
 
@@ -246,13 +249,17 @@ async def test_people_and_the_orchestrator_hear_of_each_other(running: Running) 
     """
     await running.spawn("gateway")
     await running.ready()
-    events = ConsumerSource(running.orchestrator, next(c for c in CONSUMERS if c.durable == "orchestrator-events"))
-    await events.start()
+    events, signals = (
+        ConsumerSource(running.orchestrator, next(c for c in CONSUMERS if c.durable == name))
+        for name in ("orchestrator-events", "orchestrator-signals")
+    )
+    for source in (events, signals):
+        await source.start()
     heard: dict[str, Message] = {}
 
     async def hear(kind: str) -> Message:
         async def look() -> Message | None:
-            for delivery in await events.fetch(5):
+            for delivery in await (signals if kind == "SignalReceived" else events).fetch(5):
                 await delivery.ack()
                 heard[delivery.message.type] = delivery.message
             return heard.get(kind)
@@ -302,7 +309,8 @@ async def test_people_and_the_orchestrator_hear_of_each_other(running: Running) 
     assert (await running.client.post(f"{url}/cancel", json={"reason": "x"}, headers=headers)).status_code == 202
     command = OperatorCommand.model_validate_json((await hear("OperatorCommand")).data)
     assert (command.action, command.workflow_id) == ("CANCEL", case.workflow_id)
-    await events.stop()
+    for source in (events, signals):
+        await source.stop()
 
 
 def _proposal(start: StartCase) -> GrantRequest:
@@ -324,7 +332,7 @@ def _proposal(start: StartCase) -> GrantRequest:
         start_by=later(PATIENCE_SECONDS),
         lease_expires_at=later(2 * PATIENCE_SECONDS),
     )
-    return GrantRequest(mandate=start.mandate, task=task)
+    return GrantRequest(mandate_id=start.mandate.mandate_id, task=task)
 
 
 def _instance(start: StartCase) -> InstanceRow:
@@ -351,8 +359,10 @@ async def test_one_key_over_two_replicas_on_one_port(running: Running) -> None:
 
     Requirements: I1, I2, N
     """
-    first, _ = await running.spawn("gateway"), await running.spawn("gateway-2")
-    await running.ready()
+    places = {"gateway": free_port(), "gateway-2": free_port()}
+    first, _ = [await running.spawn(name, TRUEUP_HEALTH_PORT=str(port)) for name, port in places.items()]
+    for port in places.values():
+        await running.ready(port)
     capability = await running.capability(max_uses=5)
     headers = {
         "Authorization": f"Bearer {capability['capability']}",
@@ -364,7 +374,7 @@ async def test_one_key_over_two_replicas_on_one_port(running: Running) -> None:
     )
     accepted = [response for response in responses if response.status_code == 202]
     assert {response.status_code for response in responses} <= {202, 409, 503}
-    busy = [response for response in responses if response.status_code == 503]  # a replica that is still starting
+    busy = [response for response in responses if response.status_code == 503]  # where fifty are too many at once
     assert all(response.headers["retry-after"] for response in busy)
     firsts = sum("idempotent-replayed" not in response.headers for response in accepted)
     assert firsts == 1 or (firsts == 0 and busy), "the first may have been told 503, and nobody is told twice"

@@ -27,7 +27,7 @@ def problem(response: httpx.Response, status: int, slug: str, check: str | None 
     body: dict[str, Any] = response.json()
     assert body["type"] == f"/problems/{slug}", body
     assert body["status"] == status and body["title"] == PROBLEMS[slug].title and body["detail"]
-    assert body["instance"].startswith("urn:trueup:request:")
+    assert body["instance"].startswith("urn:trueup:request:") and body["advice"]
     assert body.get("check") == check, body
     return body
 
@@ -206,14 +206,47 @@ async def test_without_a_token_nothing_is_read(
 
 
 async def test_an_access_token_is_no_capability(gateway: EdgeUnderTest) -> None:
-    """401, and the other way round.
+    """401, and the other way round; the answer says which kind the call needs.
 
-    Requirements: G1, G4
+    Requirements: G1, G4, F1
     """
-    problem(await gateway.submit(gateway.access(), "k", draft("a")), 401, "unauthorized", "audience")
+    refused = problem(await gateway.submit(gateway.access(), "k", draft("a")), 401, "unauthorized", "audience")
+    assert "needs a capability" in refused["detail"]
     capability = (await gateway.capability())["capability"]
     response = await gateway.client.get("/v1/commands", headers={"Authorization": f"Bearer {capability}"})
-    problem(response, 401, "unauthorized", "audience")
+    assert "needs an access token" in problem(response, 401, "unauthorized", "audience")["detail"]
+
+
+@pytest.mark.parametrize(("header", "fault"), [(None, ""), ("Basic YTpi", ""), ("Bearer x", ', error="invalid_token"')])
+async def test_who_sends_no_credentials_did_not_send_a_wrong_token(
+    gateway: EdgeUnderTest, header: str | None, fault: str
+) -> None:
+    """RFC 6750: the challenge names a fault only where there was a token. Requirements: G4, F1"""
+    headers = {} if header is None else {"Authorization": header}
+    response = await gateway.client.get("/v1/commands", headers=headers)
+    advice = problem(response, 401, "unauthorized", "signature")["advice"]
+    assert response.headers["www-authenticate"] == f'Bearer realm="trueup"{fault}'
+    assert ("Authorization: Bearer" in advice) == (not fault)
+
+
+async def test_a_refused_filter_names_the_values_that_there_are(gateway: EdgeUnderTest) -> None:
+    """Requirements: F1"""
+    response = await gateway.client.get("/v1/workflows?status=WAITNG", headers=gateway.headers())
+    (error,) = problem(response, 400, "parameter-invalid")["errors"]
+    assert "WAITING" in error["detail"] and "HUMAN_TAKEOVER" in error["detail"]
+
+
+async def test_a_pending_approval_is_named_with_the_way_on(gateway: EdgeUnderTest) -> None:
+    """Who asks for a capability too early learns which approval is missing, and which decision to ask with again.
+
+    Requirements: G3, F1
+    """
+    decision = await gateway.decide("wordpress.publish_post")
+    body = {"decision_id": decision["decision_id"]}
+    response = await gateway.client.post("/v1/capabilities", json=body, headers=gateway.headers())
+    refused = problem(response, 403, "forbidden", "approval")
+    assert (refused["decision_id"], refused["approval_id"]) == (decision["decision_id"], decision["approval_id"])
+    assert "POST /v1/capabilities" in refused["advice"]
 
 
 async def test_bounds_of_a_capability_hold(gateway: EdgeUnderTest) -> None:

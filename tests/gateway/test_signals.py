@@ -14,6 +14,7 @@ from tests.gateway.test_refusals import problem
 from trueup_common.contracts.events import SignalReceived
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.journal import InstanceRow
+from trueup_gateway import signalling
 from trueup_gateway.api import signals
 
 
@@ -174,7 +175,7 @@ async def test_a_case_holds_a_bounded_number(
 
     Requirements: L9
     """
-    monkeypatch.setattr(signals, "OPEN_MAX", 2)
+    monkeypatch.setattr(signalling, "OPEN_MAX", 2)
     instance = await running_case(gateway)
     for name in ("a", "b"):
         assert (await signal(gateway, instance, name)).status_code == 202

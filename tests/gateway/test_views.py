@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.gateway.edge import EdgeUnderTest, draft, later
+from tests.gateway.mending import told_repair
 from tests.gateway.test_acceptance import advance
 from tests.gateway.test_governance import OPERATOR, VIEWER
 from tests.gateway.test_refusals import problem
@@ -256,13 +257,22 @@ async def test_history_is_read_as_it_was_recorded(gateway: EdgeUnderTest) -> Non
     }
 
 
-async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest) -> None:
+async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server-sent events in order; `Last-Event-ID` continues; the stream ends with the case.
 
     Requirements: F1
     """
     start, instance, row = await accepted(gateway, "stream")
     events = events_of(start, 4)
+    looked, history = asyncio.Event(), gateway.gateway.reads.history
+
+    async def noted(*asked: Any) -> Any:
+        """The facts are read after the state."""
+        found = await history(*asked)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(gateway.gateway.reads, "history", noted)
 
     async def go_on() -> None:
         await project(
@@ -270,9 +280,7 @@ async def test_a_stream_tells_states_facts_and_the_end(gateway: EdgeUnderTest) -
             CaseChanged(instance=instance.evolve(state_version=1), operations=(row,), history=tuple(events[:2])),
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not gateway.gateway.watch.followers_count:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.4)  # it has read the first state meanwhile
+            await looked.wait()
         closed = instance.evolve(state_version=2, status=InstanceStatus.CLOSED, closed_at=later(0))
         done = row.evolve(state=OperationState.SUCCESS, state_version=2)
         await project(gateway, CaseChanged(instance=closed, operations=(done,), history=tuple(events[2:])))
@@ -425,6 +433,35 @@ async def test_lists_of_cases_filter(gateway: EdgeUnderTest) -> None:
     ):
         response = await gateway.client.get(f"/v1/workflows?{query}", headers=gateway.headers(**who))
         assert len(response.json()["items"]) == count, query
+
+
+async def test_an_exception_names_the_approval_that_its_repair_waits_for(gateway: EdgeUnderTest) -> None:
+    """Whoever looks at it finds where to decide. Requirements: O2, Q5"""
+    start, _, _ = await accepted(gateway, "asks-for-approval")
+    repair = told_repair(status="WAITING_APPROVAL", approval_id="apr_" + "7" * 32)
+    named = {"repair_id": repair.repair_id, "repair_status": repair.status}
+    found = changed_exception(start, "asks", kind="state_drift", **named)
+    repair = repair.evolve(exception_id=found.exception_id)
+    await project(gateway, found, repair)
+    headers = gateway.headers(**OPERATOR)
+    shown = (await gateway.client.get(f"/v1/exceptions/{found.exception_id}", headers=headers)).json()
+    listed = (await gateway.client.get("/v1/exceptions?kind=state_drift&limit=200", headers=headers)).json()["items"]
+    assert shown["approval_id"] == repair.approval_id
+    assert [i["approval_id"] for i in listed if i["exception_id"] == found.exception_id] == [repair.approval_id]
+
+
+async def test_whose_turn_it_is_finds_also_what_waits(gateway: EdgeUnderTest) -> None:
+    """A case that waits is found by who owns the wait, and by nobody any more once it goes on.
+
+    Requirements: P3, O1
+    """
+    start, instance, row = await accepted(gateway, "waiting-owner")
+    wait = {"reason": "approval", "expects": "content:publish", "owner": "waiting-editors", "deadline": None}
+    waiting = instance.evolve(status=InstanceStatus.WAITING, wait=wait, state_version=2)
+    for instance, found in ((waiting, [start.workflow_id]), (waiting.evolve(wait=None, state_version=3), [])):
+        await project(gateway, CaseChanged(instance=instance, operations=(row,), history=()))
+        response = await gateway.client.get("/v1/workflows?owner=waiting-editors", headers=gateway.headers(**OPERATOR))
+        assert [item["workflow_id"] for item in response.json()["items"]] == found
 
 
 async def test_what_views_rest_on_is_looked_at(gateway: EdgeUnderTest) -> None:

@@ -10,11 +10,13 @@ from tests.gateway.edge import EdgeUnderTest, later
 from tests.gateway.mending import told_repair
 from tests.gateway.test_operators import failed_command, operate
 from tests.gateway.test_refusals import problem
+from tests.gateway.test_unverified import overdue
 
-from trueup_common.contracts.events import ElementChanged
+from trueup_common.contracts.events import CaseChanged, ElementChanged, OperatorCommandEnded
 from trueup_common.contracts.states import Phase
 from trueup_gateway.core import roles
 from trueup_gateway.core.withholding import BUSINESS, shown
+from trueup_gateway.store import Reader
 
 AUDITOR = {"sub": "operator:ada", "roles": ("auditor",)}
 VIEWER = {"sub": "operator:eye", "roles": ("viewer",)}
@@ -30,9 +32,22 @@ async def get(gateway: EdgeUnderTest, path: str, **who: Any) -> Any:
 async def everything(gateway: EdgeUnderTest) -> list[str]:
     """Paths of all that speaks of a case in which a personal text stands everywhere it can."""
     start, row, exception = await failed_command(
-        gateway, "personal", receipt={"title": SECRET}, observed_state={"title": SECRET}, desired_state={"t": SECRET}
+        gateway,
+        "personal",
+        receipt={"title": SECRET},
+        observed_state={"title": SECRET},
+        desired_state={"t": SECRET},
+        error_detail=f"title is {SECRET}",
     )
-    envelope = {"desired": SECRET, "observed": SECRET, "repair": {"payload": {"title": SECRET}}, "failure_code": "x"}
+    envelope = {
+        **{"desired": SECRET, "observed": SECRET, "repair": {"payload": {"title": SECRET}}},
+        **{"failure_code": "x", "failure_reason": f"title is {SECRET}"},
+    }
+    view = await gateway.gateway.reads.case(Reader(start.tenant), start.workflow_id)
+    assert view is not None
+    owed = overdue(view.instance, row.command_id).evolve(envelope=envelope)
+    newer = view.instance.evolve(state_version=view.state_version + 1)
+    await project(gateway, CaseChanged(instance=newer, operations=(row,), obligations=(owed,)))
     exception = exception.model_copy(update={"envelope": envelope, "version": 2})
     place = {"system": "wordpress", "resource": "post/7", "element": "wordpress.title"}
     element = ElementChanged(
@@ -47,7 +62,11 @@ async def everything(gateway: EdgeUnderTest) -> list[str]:
         observed_at=later(-5),
         **place,
     )
-    repair = told_repair(version=3).evolve(drift={"element": "x", "desired": SECRET, "observed": SECRET})
+    repair = told_repair(version=3).evolve(
+        drift={"element": "x", "desired": SECRET, "observed": SECRET},
+        root_cause=f"DATA_ERROR: title is {SECRET}",
+        error_detail=f"title is {SECRET}",
+    )
     await project(gateway, exception, element, repair)
     return [
         f"/v1/commands/{row.command_id}",
@@ -86,6 +105,40 @@ async def test_an_auditor_sees_that_it_is_there_and_not_what_it_says(gateway: Ed
     assert "withheld" not in await get(gateway, paths[0], **both)
 
 
+async def test_what_went_wrong_is_told_by_class_and_code_and_not_in_the_words_of_a_target(
+    gateway: EdgeUnderTest,
+) -> None:
+    """A target's own words quote content: of an exception, of a command, of a case's obligations, and of an act that
+    ended badly. Class, code and the status that it answered stay; what the plane itself says of a refused act as well.
+
+    Requirements: O4, T3, Q2
+    """
+    start, row, exception = await failed_command(gateway, "spoken", error_detail=f"title is {SECRET}")
+    envelope = {"failure_reason": f"title is {SECRET}", "failure_code": "bad_title", "last_external_status": "400"}
+    await project(gateway, exception.model_copy(update={"envelope": envelope, "version": 2}))
+    read = await get(gateway, f"/v1/exceptions/{exception.exception_id}", **AUDITOR)
+    kept = ("failure_code", "last_external_status")
+    assert read["failure_class"] and [read["envelope"][name] for name in kept] == ["bad_title", "400"]
+    assert read["envelope"]["failure_reason"] is None and "envelope/failure_reason" in read["withheld"]
+    for state, detail in (("DONE", f"title is {SECRET}"), ("REFUSED", "It is CLOSED.")):
+        asked = (await operate(gateway, "exception", exception.exception_id, "REDRIVE", key=f"spoken-{state}")).json()
+        ended = OperatorCommandEnded(
+            operator_command_id=asked["operator_command_id"],
+            tenant=start.tenant,
+            state=state,
+            detail=detail,
+            result={"command_id": row.command_id, "state": "FAILED", "error_code": "bad_title"},
+            ended_by="orchestrator",
+            at=later(0),
+        )
+        await project(gateway, ended)
+        path = f"/v1/operator-commands/{asked['operator_command_id']}"
+        assert (await get(gateway, path, **OPERATOR))["detail"] == detail
+        seen = await get(gateway, path, **AUDITOR)
+        assert seen["detail"] == (None if state == "DONE" else detail) and seen["result"]["error_code"] == "bad_title"
+        assert SECRET not in str(await get(gateway, f"/v1/operator-commands?target={row.command_id}", **AUDITOR))
+
+
 async def test_what_people_did_is_seen_by_those_who_audit_or_operate(gateway: EdgeUnderTest) -> None:
     """Acts and the decisions and capabilities behind them: operators and auditors the tenant's, others their own.
 
@@ -122,11 +175,12 @@ def test_what_is_withheld_is_named_and_everything_else_stays(kind: str) -> None:
         at: Any = body
         *way, last = place.split("/")
         for position, name in enumerate(way):
-            if name == "*":
+            if name.startswith("*"):
                 at = at[0]
             else:
-                listed = (way[position + 1 : position + 2] or [last]) == ["*"]
-                at = at.setdefault(name, [{"kept": 2}] if listed else {"kept": 2})
+                listed = (way[position + 1 : position + 2] or [last])[0].startswith("*")
+                item = {"kept": 2, "payload": {"error_code": "bad_title"}}
+                at = at.setdefault(name, [item] if listed else {"kept": 2})
         at[last] = SECRET
     seen = shown(("auditor",), kind, body)
     assert SECRET not in str(seen) and SECRET in str(body)
@@ -134,6 +188,25 @@ def test_what_is_withheld_is_named_and_everything_else_stays(kind: str) -> None:
     assert str(seen).count("'kept': 2") == str(body).count("'kept': 2")
     assert shown(("viewer",), kind, body) is body
     assert shown(("auditor",), kind, {"kept": 1}) == {"kept": 1, "withheld": []}
+
+
+def test_of_a_fact_the_words_of_a_target_are_withheld_and_those_of_a_person_stay() -> None:
+    """Why somebody acted is the auditor's to read, what a target said of content is not.
+
+    Requirements: O4, O3, T3
+    """
+    facts = [
+        {"type": "ReceiptReceived", "payload": {"error_code": "bad_title", "reason": SECRET, "external_status": "400"}},
+        {"type": "OperatorActed", "payload": {"error_code": "settled_absent", "reason": "not there"}},
+        {"type": "OperatorActed", "payload": {"reason": "seen", "observation": {"title": SECRET}}},
+        {"type": "CaseTurned", "payload": {"reason": "publish_FAILED"}},
+    ]
+    seen = shown(("auditor",), "history", {"items": facts, "next_after_seq": None})
+    assert SECRET not in str(seen) and seen["items"][0]["payload"]["external_status"] == "400"
+    assert [item["payload"]["reason"] for item in seen["items"]] == [None, "not there", "seen", "publish_FAILED"]
+    assert seen["withheld"] == ["items/*failure/payload/reason", "items/*/payload/observation"]
+    handed = shown(("auditor",), "handover", {"history": facts})
+    assert SECRET not in str(handed) and len(handed["withheld"]) == 2
 
 
 def test_no_view_is_implied_by_another() -> None:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway.edge import ARTICLE, DRAFT, GRANT_KEYS, POST, PUBLISH, TRASH, UPDATE, EdgeUnderTest, later
+from tests.gateway.edge import ARTICLE, DRAFT, GRANT_KEYS, POST, PUBLISH, RETITLE, TRASH, UPDATE, EdgeUnderTest, later
 from tests.gateway.test_governance import freeze, lift, set_policy
 
 from trueup_common.contracts.canonical import digest
@@ -23,7 +23,7 @@ from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_common.contracts.task import ExecuteTask, Operation, Target
 from trueup_common.documents.read import read_document
 from trueup_common.runtime.clock import real_now
-from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_gateway.core.capability import covers
 from trueup_gateway.core.grants import Facts, Refusal, counts, mint
 from trueup_gateway.core.person_records import ApprovalRow
@@ -32,9 +32,10 @@ from trueup_gateway.core.records import DecisionRow, MandateRow
 from trueup_gateway.handler import GrantHandler
 from trueup_gateway.policy import DEFAULT_TEXT, PolicySet
 from trueup_gateway.rules import RuleBook
+from trueup_gateway.store import GatewayTransaction
 
 DOCUMENT = read_document(ARTICLE).document
-BY_TYPE = {item.type: item for item in (DRAFT, TRASH, UPDATE, PUBLISH, POST)}
+BY_TYPE = {item.type: item for item in (DRAFT, TRASH, UPDATE, PUBLISH, POST, RETITLE)}
 CONTENT = "c" * 64
 
 
@@ -60,7 +61,7 @@ def request_of(
         operation=operation, fence=1, attempt_id=attempt_id(name, 1), start_by=later(30), lease_expires_at=later(60)
     )
     fields = {"definition": "article", "version": 1, "document_sha256": DOCUMENT.sha256, **more}
-    return GrantRequest(mandate=mandate, task=task, **fields)
+    return GrantRequest(mandate_id=mandate.mandate_id, task=task, **fields)
 
 
 @dataclass
@@ -76,6 +77,11 @@ class Running:
         return request_of(self.start.mandate, self.start.workflow_id, command_type, **more)
 
     async def propose(self, *requests: GrantRequest) -> list[ExecuteTask | GrantRefused]:
+        async with self.gateway.gateway.store.transaction() as tx:
+            return await self.propose_in(tx, *requests)
+
+    async def propose_in(self, tx: GatewayTransaction, *requests: GrantRequest) -> list[ExecuteTask | GrantRefused]:
+        """The same in a transaction of the caller's."""
         real = real_now()
         messages = [
             Message(
@@ -89,8 +95,7 @@ class Running:
             )
             for number, request in enumerate(requests)
         ]
-        async with self.gateway.gateway.store.transaction() as tx:
-            outgoing = await self.handler.handle(tx, Moment(real, real), messages)
+        outgoing = await self.handler.handle(tx, Moment(real, real), messages)
         return [
             (ExecuteTask if item.message.type == "ExecuteTask" else GrantRefused).model_validate_json(item.message.data)
             for item in outgoing
@@ -220,6 +225,45 @@ async def test_effects_are_counted(running: Running) -> None:
     )
     mandate_id = running.start.mandate.mandate_id
     assert await running.gateway.count("effect", f"mandate_id = '{mandate_id}'") == 2
+
+
+async def test_a_batch_reads_once_and_writes_once(running: Running) -> None:
+    """What it rests on comes with the claim, and nothing is locked: no transaction stands around what is written.
+
+    Requirements: B2
+    """
+    await running.granted(running.request())  # the rules of this epoch are known by now
+    request = running.request(generation=2)
+    message = Message(
+        id="msg_1",
+        type="GrantRequest",
+        subject="trueup.grant.request.acme",
+        tenant=request.task.operation.tenant,
+        source="orchestrator",
+        time=real_now(),
+        data=request.model_dump_json().encode(),
+    )
+    async with running.gateway.gateway.store.transaction() as tx:
+        running.handler.foresee(tx, [message])
+        moment, _ = await tx.claim("gateway-grants", [message.id])
+        outgoing = await running.handler.handle(tx, moment, [message])
+        await tx.post(outgoing)
+        assert [item.message.type for item in outgoing] == ["ExecuteTask"] and not tx.connection.begun
+
+
+async def test_effects_counted_at_once_are_not_one_over(running: Running) -> None:
+    """Two replicas decide on two effects beside each other: the one that commits later decides again.
+
+    Requirements: L3, G5
+    """
+    first, second, third = (running.request(step="draft", generation=number) for number in (1, 2, 3))
+    await running.granted(first)
+    store = running.gateway.gateway.store
+    with pytest.raises(VersionConflict):
+        async with store.transaction() as later:
+            assert isinstance((await running.propose_in(later, third))[0], ExecuteTask)
+            await running.granted(second)
+    await running.refused(third, "uses")
 
 
 async def test_a_compensation_is_the_declared_one(running: Running) -> None:

@@ -210,6 +210,22 @@ async def test_a_repetition_gets_the_same_case(gateway: EdgeUnderTest) -> None:
     assert (over.json()["workflow_id"], over.json()["status"]) == (first["workflow_id"], "CLOSED")
 
 
+async def test_another_agents_case_is_not_shown_at_a_repetition(gateway: EdgeUnderTest) -> None:
+    """The same start key is the same case whoever asks; another agent learns its names and its state alone.
+
+    Requirements: L2, I1, T1
+    """
+    ours = (await gateway.start_capability())["capability"]
+    theirs = (await gateway.start_capability(sub="agent:other"))["capability"]
+    first = (await gateway.start(ours, "theirs-too")).json()
+    assert (await gateway.start(theirs, "theirs-too")).json() == {**first, "state": "RUNNING"}
+    await ended(gateway, first["workflow_id"], InstanceStatus.CLOSED)
+    over = await gateway.start(theirs, "theirs-too")
+    assert (over.status_code, over.headers["idempotent-replayed"]) == (200, "true")
+    assert over.json() == {**first, "state": "CLOSED"}
+    assert (await gateway.start(ours, "theirs-too")).json()["object"] == {"type": "article", "id": "theirs-too"}
+
+
 async def test_a_revision_follows_a_case_that_is_over(gateway: EdgeUnderTest) -> None:
     """`revise` returns the open case, and after its end starts a revision that is linked to it, under the same key.
 

@@ -142,6 +142,31 @@ def test_the_clock_and_randomness_have_one_place() -> None:
     assert not hits, hits
 
 
+SPELLED_BY_OTHERS = {
+    "common/trueup_common/contracts/shape.py": "rfc3339 itself",
+    "gateway/trueup_gateway/api/http.py": "inside an opaque cursor",
+    "gateway/trueup_gateway/core/measures.py": "the minute that a counter is kept by",
+    "adapters/trueup_adapters/systems/database/publications.py": "a version, compared with itself",
+}
+"""Sources of the product that spell a moment by `isoformat()` after all, and why nobody reads it as a time."""
+
+
+def test_a_time_that_leaves_the_process_ends_in_z() -> None:
+    """Times are RFC 3339 in UTC with `Z`: `rfc3339` spells them, because `isoformat()` says `+00:00`.
+
+    Requirements: F1
+    """
+    product = [path for path in sources() if "services" in path.parts or "common" in path.parts]
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in product
+        if not path.as_posix().endswith(tuple(SPELLED_BY_OTHERS))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if ".isoformat()" in line
+    ]
+    assert not hits, f"say rfc3339 of contracts.shape: {hits}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     """A relative link names a file that is committed; the sample article's links are filled in when it is used."""
     broken = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.orchestrator.cases import At
 from tests.orchestrator.sagas import Run, approval, document, effect, make
@@ -86,6 +88,45 @@ def test_a_redriven_step_brings_its_case_forward_again() -> None:
     assert run.ended["opc_1"].result["state"] == "SUCCESS"
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "ends"),
+    [
+        ("PAUSE", ("PAUSE", "RESUME"), ("DONE", "REFUSED", "DONE")),
+        ("TAKE_OVER", ("TAKE_OVER", "HAND_BACK", "HAND_BACK"), ("DONE", "REFUSED", "DONE", "REFUSED")),
+        ("TAKE_OVER", ("COMPENSATE", "COMPENSATE"), ("DONE", "REFUSED")),
+        ("TAKE_OVER", ("RESUME", "PAUSE"), ("DONE", "DONE", "DONE")),
+        ("PAUSE", ("TAKE_OVER", "RESUME"), ("DONE", "DONE", "DONE")),
+    ],
+)
+def test_an_act_is_judged_by_what_the_acts_before_it_did(first: str, then: tuple[str, ...], ends: tuple[str]) -> None:
+    """Also where all of them come in one commit: what is refused does not depend on how messages were gathered.
+
+    Requirements: L14, O3, I5
+    """
+    together, apart = Run(FLOW).succeed("draft"), Run(FLOW).succeed("draft")
+    together.act(None, first, beside=then)
+    apart.control(first)
+    for action in then:
+        apart.control(action)
+    assert tuple(together.ended[name].state for name in sorted(together.ended)) == ends
+    assert tuple(apart.ended[name].state for name in sorted(apart.ended)) == ends
+    assert (together.status, together.direction) == (apart.status, apart.direction)
+
+
+def test_a_case_that_comes_back_to_a_person_at_once_says_so_and_why() -> None:
+    """Whoever hands it back hears where it stands then. Requirements: L14, O3"""
+    run = Run(FLOW).succeed("draft").control("TAKE_OVER").control("HAND_BACK")
+    assert run.ended["opc_2"].result == {"direction": "forward", "status": "WAITING"} and not run.ended["opc_2"].detail
+    run = Run(FLOW).succeed("draft").control("TAKE_OVER")
+    run.case = replace(run.case, instance=run.case.instance.evolve(actions_max=1))
+    run.control("HAND_BACK").decide("approve", "approved")
+    assert run.case.instance.turned is not None and "max_actions says: 1" in run.case.instance.turned["detail"]
+    run.control("HAND_BACK")
+    end = run.ended["opc_3"]
+    assert (end.state, end.result["status"]) == ("DONE", "HUMAN_TAKEOVER")
+    assert end.detail == f"the case is a person's again at once: actions_exhausted {run.case.instance.turned['detail']}"
+
+
 def test_another_bad_end_stays_with_the_person() -> None:
     """Of two failed steps one is redriven: the other turns the case no more, and owes a person at its end.
 
@@ -113,14 +154,15 @@ def test_a_redriven_step_that_fails_again_is_a_persons_again() -> None:
 
 
 def test_a_person_may_decide_to_undo() -> None:
-    """COMPENSATE turns a case that stands before its pivot backwards.
+    """COMPENSATE turns a case that stands before its pivot backwards, and has ended when nothing of it stands any more.
 
-    Requirements: O3, S3
+    Requirements: O3, S3, Q7
     """
     run = stuck().control("COMPENSATE")
-    assert run.ended["opc_1"].state == "DONE" and run.status is InstanceStatus.COMPENSATING
+    assert not run.ended and run.status is InstanceStatus.COMPENSATING
     run.succeed("first:undo")
     assert run.status is InstanceStatus.COMPENSATED and not run.world.standing.total()
+    assert (run.ended["opc_1"].state, run.ended["opc_1"].result) == ("DONE", {"status": "COMPENSATED"})
     run.control("COMPENSATE")
     assert run.ended["opc_2"].state == "REFUSED"
 
@@ -143,6 +185,7 @@ def test_a_failed_compensation_is_tried_again(action: str) -> None:
     """
     run = stuck().control("COMPENSATE").fail("first:undo")
     assert run.kinds == ["compensation_failed", "failed"]
+    assert run.ended["opc_1"].result == {"status": "HUMAN_TAKEOVER"}
     run.operate("first:undo", action)
     run.settle("first:undo", FindVerdict.MISSING).tick(10)
     assert run.requests[run.row("first:undo").command_id].task.decided_by == "opc_2"
@@ -157,6 +200,8 @@ def test_a_compensation_that_was_done_by_hand_is_settled() -> None:
     run.world.apply(run.row("first:undo"))
     run.operate("first:undo", "SETTLE", params={"finding": "EXISTS", "receipt": {"ref": "x"}})
     assert run.status is InstanceStatus.COMPENSATED and run.kinds == []
+    (settled,) = [item for item in run.obligations.values() if item.kind == "compensation_failed"]
+    assert settled.envelope["resolved_by"] == "operator:bob"
 
 
 def test_a_case_resumes_from_a_step_and_keeps_what_stands() -> None:
@@ -421,9 +466,9 @@ def test_of_two_cancels_at_once_each_hears_how_it_ended() -> None:
     Requirements: I5, L12
     """
     run = Run(FLOW).control("CANCEL", beside=["CANCEL"])
-    assert run.ended["opc_1"].result == {"overtaken_by": "opc_2"} and "opc_2" not in run.ended
+    assert run.ended["opc_2"].state == "REFUSED" and "opc_1" not in run.ended
     run.succeed("draft").succeed("draft:undo")
-    assert run.status is InstanceStatus.CANCELLED and run.ended["opc_2"].result == {"status": "CANCELLED"}
+    assert run.status is InstanceStatus.CANCELLED and run.ended["opc_1"].result == {"status": "CANCELLED"}
 
 
 def test_a_cancel_ends_when_everything_is_undone() -> None:

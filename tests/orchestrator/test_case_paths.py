@@ -163,6 +163,7 @@ def test_a_transient_rejection_waits_and_tries_again_until_the_budget_is_spent()
     assert story.case.instance.status == "HUMAN_TAKEOVER"
     assert story.kinds == ["dead_letter"]
     envelope = story.case.obligations[0].envelope
+    assert envelope["failure_reason"] == "attempts_exhausted: the last attempt met unavailable, the target answered 503"
     assert set(envelope) == {
         "command_id",
         "workflow_id",
@@ -501,7 +502,7 @@ def test_a_proposed_task_waits_for_its_grant_with_a_lease() -> None:
     assert (story.state, story.row.proposed, story.row.fence) == (S.QUEUED, True, 1)
     assert story.row.lease_expires_at is not None
     (request,) = (GrantRequest.model_validate_json(item.data) for item in story.sent("GrantRequest"))
-    assert request.mandate.mandate_id == story.row.mandate_id
+    assert request.mandate_id == story.row.mandate_id
     story.wait(1).hear(receipt(story.row, CONFIRMED))
     assert story.history[-1].payload["states"] == ["QUEUED", "DISPATCHING", "RUNNING", "SUCCESS"]
 

@@ -13,7 +13,7 @@ from tests.orchestrator.sagas import DECLARATIONS, document, make, start_message
 from trueup_common.documents.expressions import Expressions
 from trueup_orchestrator.core.opening import start_workflow
 from trueup_orchestrator.core.workflow import Workflow
-from trueup_orchestrator.desk import Desk
+from trueup_orchestrator.desk import DOCUMENTS_MAX, Desk
 from trueup_orchestrator.windows import Windows
 
 
@@ -23,7 +23,7 @@ class EmptyTx:
     async def lock_rows(self, keys: Sequence[Any]) -> list[Any]:
         return []
 
-    async def keep_locks(self, rows: Sequence[Any]) -> None:
+    async def keep_locks(self, rows: Sequence[Any], *, first: bool = False) -> None:
         """All are free."""
 
     async def newest(self, keys: Sequence[Any]) -> list[Any]:
@@ -44,9 +44,19 @@ async def test_a_generation_is_used_once_also_by_what_is_refused_at_once() -> No
     body = body.evolve(mandate=body.mandate.evolve(expires_at=at.business - timedelta(seconds=1)))
     workflow = Workflow(doc, Expressions(doc), DECLARATIONS)
     fold = start_workflow(body, workflow, FREE, at, TERMS, cause="m")
-    governance = SimpleNamespace(revoked=lambda kind, name: False, freeze_of=lambda *_, **__: None, stale=False)
+    governance = SimpleNamespace(quiet=True, stale=False)
     declarations = SimpleNamespace(declaration=lambda sha256: None)
     desk = Desk(declarations=declarations, governance=governance, terms=TERMS, windows=Windows(8))
     await desk.progress(EmptyTx(), [fold])  # type: ignore[arg-type]
     taken = [(row.idempotency_key, row.generation) for row in fold.operations.values()]
     assert len(taken) == 2 and len(set(taken)) == len(taken)
+
+
+def test_compiled_documents_are_bounded_and_the_last_used_stay() -> None:
+    """Requirements: B5"""
+    terms = {"terms": TERMS, "windows": Windows(8), "declarations": SimpleNamespace(), "governance": SimpleNamespace()}
+    desk = Desk(**terms)
+    doc = document(make("a"))
+    names = [desk.remember(doc.model_copy(update={"version": number + 1})) for number in range(DOCUMENTS_MAX + 20)]
+    assert len(set(names)) == len(names)
+    assert list(desk._documents) == names[20:]

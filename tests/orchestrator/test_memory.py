@@ -243,3 +243,62 @@ async def test_rows_are_reached_by_their_key(plane: Plane, name: str, statement:
     text = "\n".join(plan)
     assert "Seq Scan" not in text and "Bitmap" not in text and "Materialize" not in text, text
     assert text.count("Index Cond") == sum("Index" in line and "Scan" in line for line in plan), text
+
+
+async def presumed(plane: Plane, bodies: Sequence[Any]) -> None:
+    """Receipts as the loop takes them where nobody is asked before the save."""
+    messages = plane.messages(bodies)
+    async with plane.store.transaction() as tx:
+        assert plane.events.foresee(tx, messages)
+        known = tx.presume("test", [])
+        assert known is not None
+        await tx.post(await plane.events.handle(tx, known[0], messages))
+
+
+@pytest.fixture
+def heard_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that was heard once is counted on from for as long as a slow machine needs."""
+    monkeypatch.setattr("trueup_common.runtime.clock.HEARD_SECONDS", 3600.0)
+    monkeypatch.setattr("trueup_common.runtime.clock.ANSWER_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("heard_for_long")
+async def test_a_receipt_of_a_command_in_hand_needs_no_read(plane: Plane) -> None:
+    """The save compares the version of the case. Who waits for the slot that is free now is asked after the commit.
+
+    Requirements: D5, B3
+    """
+    freed: list[str] = []
+    plane.desk.freed = lambda: freed.append("freed")
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    await presumed(plane, [receipt(row, ReceiptStatus.CONFIRMED)])
+    assert (await plane.row(body.command_id)).state is S.SUCCESS and freed == ["freed"]
+
+
+@pytest.mark.usefixtures("heard_for_long")
+async def test_who_presumes_an_old_case_loses_and_keeps_nothing(plane: Plane) -> None:
+    """Another replica moved it, or nothing would be saved that could find out: then it is not presumed any more.
+
+    Requirements: D5
+    """
+    other = Plane(plane.database)
+    body = await accepted(plane)
+    await plane.react(plane.commands, [body])
+    row = await plane.row(body.command_id)
+    await other.react(other.events, [receipt(row, ReceiptStatus.UNKNOWN)])
+    moved = await plane.row(body.command_id)
+    with pytest.raises(VersionConflict):
+        await presumed(plane, [receipt(row, ReceiptStatus.CONFIRMED)])
+    assert await plane.row(body.command_id) == moved
+    assert not plane.events.foresee(None, plane.messages([receipt(row, ReceiptStatus.CONFIRMED)])), "not in hand"
+    again = await accepted(plane, 2)
+    await plane.react(plane.commands, [again])
+    with pytest.raises(VersionConflict, match="nothing checks"):
+        async with plane.store.transaction() as tx:
+            known = tx.presume("test", [])
+            assert known is not None
+            folds = await plane.desk.recall(tx, known[0], [again.workflow_id])
+            assert folds
+            await plane.desk.keep(tx, folds.values(), presumed=True)

@@ -34,6 +34,7 @@ from trueup_common.contracts.states import (
 )
 from trueup_gateway.core.operators import Target, effects_of, facts_of
 from trueup_gateway.core.projection import case_view
+from trueup_gateway.core.view_records import ExceptionView
 from trueup_orchestrator.core.decide import Due
 
 A, St, S = OperatorAction, InstanceStatus, OperationState
@@ -92,6 +93,21 @@ def stuck() -> Run:
     return Run(STUCK).succeed("first").fail("second")
 
 
+def landed(story: Story) -> Story:
+    """Word of an older attempt: it landed after all, as another object."""
+    story.hear(receipt(story.row, ReceiptStatus.CONFIRMED, fence=0, resource="43"))
+    assert "needs_review" in story.kinds
+    return story
+
+
+def landed_late(run: Run, step_id: str) -> Run:
+    """The same of a step whose case is over."""
+    row = run.row(step_id)
+    run.hear(receipt(row, ReceiptStatus.CONFIRMED, fence=0, resource="43"), row.command_id)
+    assert "needs_review" in run.kinds and run.case.instance.closed_at is not None
+    return run
+
+
 WORKFLOWS: dict[str, tuple[InstanceStatus, Callable[[], Run]]] = {
     "running": (St.RUNNING, lambda: Run(FLOW)),
     "waiting": (St.WAITING, lambda: Run(FLOW).succeed("draft")),
@@ -136,6 +152,8 @@ SINGLES: dict[str, tuple[InstanceStatus, Callable[[], Story]]] = {
             receipt(one.row, ReceiptStatus.NOT_SENT, ErrorClass.TRANSIENT, "start_by_passed")
         ),
     ),
+    "cancelled, and landed after all": (St.CANCELLED, lambda: landed(SINGLES["cancelled"][1]())),
+    "closed, and twice in the world": (St.CLOSED, lambda: landed(SINGLES["closed"][1]())),
     "resolved": (
         St.RESOLVED,
         lambda: (one := single(overdue=True)).operate("MARK_RESOLVED", params=told(one.row.command_id)),
@@ -194,6 +212,89 @@ def test_what_is_offered_of_a_workflow_is_performed_and_nothing_else(name: str) 
         end = tried.ended.get(f"opc_{tried.acts}")
         refused = end is not None and end.state == "REFUSED"
         assert refused != (action in offered), (name, action, end)
+
+
+def exception_of(item: Any, *, reporter: str = "orchestrator", code: str | None = None) -> ExceptionView:
+    """An open obligation as the planner shows it."""
+    envelope = {**item.envelope, "reported_by": reporter, "obligation_id": item.obligation_id}
+    return ExceptionView(
+        exception_id="exc_1",
+        tenant="acme",
+        kind=item.kind,
+        status="open",
+        lifecycle="assigned",
+        failure_class=item.failure_class,
+        owner=item.owner,
+        deadline_at=item.deadline_at,
+        opened_at=item.opened_at,
+        command_id=item.command_id,
+        envelope=envelope if code is None else {**envelope, "failure_code": code},
+        version=1,
+    )
+
+
+@pytest.mark.parametrize("told_of", [True, False])
+@pytest.mark.parametrize(
+    ("begin", "step"),
+    [
+        (lambda: landed_late(flow(), "draft"), "draft"),
+        (lambda: landed_late(stuck().control("COMPENSATE").succeed("first:undo"), "second"), "second"),
+        (lambda: landed_late(Run(FLOW).succeed("draft").control("CANCEL").succeed("draft:undo"), "draft"), "draft"),
+    ],
+    ids=["twice in the world", "failed, and landed after all", "undone twice"],
+)
+def test_what_a_case_owes_after_its_end_is_ended_where_it_is_owed(
+    begin: Callable[[], Run], step: str, told_of: bool
+) -> None:
+    """The planner would close its exception and leave the obligation open: so the orchestrator performs it, also where
+    the exception is shown before the case, and the exception closes by the obligation.
+
+    Requirements: Q8, O3
+    """
+    run = begin()
+    row = run.row(step)
+    owed = [item for item in run.case.obligations if item.command_id == row.command_id]
+    view = case_view(run.case.instance, owed if told_of else [])
+    for item in owed:
+        target = Target("exception", "exc_1", "acme", view, row, exception_of(item))
+        facts = facts_of(target, run.workflow.declarations[row.command_type])
+        assert not stands_alone(facts) and A.MARK_RESOLVED in allowed(TargetKind.EXCEPTION, facts)
+    run.operate(step, "MARK_RESOLVED", params=told(row.command_id))
+    assert run.ended[f"opc_{run.acts}"].state == "DONE"
+    assert not [item for item in run.case.obligations if item.command_id == row.command_id]
+
+
+def test_a_dead_letter_of_a_case_that_was_cancelled_is_closed_where_it_is_owed() -> None:
+    """The case is over, its letter is not: a person closes it, and exception and obligation end as one.
+
+    Requirements: Q8, O3
+    """
+    run = Run(STUCK).succeed("first").fail("second", ErrorClass.TRANSIENT, "unavailable")
+    while run.row("second").state is not S.DEAD_LETTERED:
+        run.tick(3600).fail("second", ErrorClass.TRANSIENT, "unavailable")
+    run.control("CANCEL").succeed("first:undo")
+    row, view = run.row("second"), case_view(run.case.instance, run.case.obligations)
+    assert run.status is St.CANCELLED and run.kinds == ["dead_letter"]
+    for told_of in (exception_of(run.case.obligations[0]), None):
+        kind = TargetKind.COMMAND if told_of is None else TargetKind.EXCEPTION
+        facts = facts_of(Target(kind.value, "x", "acme", view, row, told_of), None)
+        assert not stands_alone(facts)
+        assert set(allowed(kind, facts)) - {A.ASSIGN, A.ESCALATE} == {A.MARK_RESOLVED}
+    run.operate("second", "MARK_RESOLVED", params=told(row.command_id))
+    assert run.kinds == [] and run.row("second").state is S.RESOLVED and run.status is St.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("reporter", "code"), [("orchestrator", "invariant_live_after_end"), ("reconciler", "unmanaged_effect")]
+)
+def test_what_no_case_owes_is_ended_by_whoever_looked(reporter: str, code: str) -> None:
+    """Requirements: Q8, V5, R10"""
+    run = flow()
+    row, (item, *_) = run.row("draft"), landed_late(flow(), "draft").case.obligations
+    shown_as = exception_of(item, reporter=reporter, code=code)
+    view = case_view(run.case.instance, [])
+    facts = facts_of(Target("exception", "exc_1", "acme", view, row, shown_as), None)
+    assert stands_alone(facts) and A.MARK_RESOLVED in allowed(TargetKind.EXCEPTION, facts)
 
 
 def test_what_is_out_is_the_one_thing_that_the_view_does_not_tell() -> None:
@@ -255,6 +356,30 @@ def test_a_person_settles_what_a_command_owes_and_nobody_can_observe(action: str
     assert acted.payload["evidence"] == ["seen in the target's audit log"] and acted.actor == "operator:ops"
     story.hear(verified(story.row))
     assert story.case.instance.status is St.RESOLVED
+
+
+def test_a_cancel_ends_at_last_when_a_person_has_what_nobody_could_observe() -> None:
+    """All is undone, and what the undoing established was not seen by the case's deadline, or has drifted: a person has
+    it, and whoever cancelled hears that. What is seen later ends the case as cancelled, and is told once.
+
+    Requirements: L12, Q8
+    """
+    run = Run(FLOW, declarations=SEEN_GONE).succeed("draft").control("CANCEL").succeed("draft:undo")
+    assert run.status is St.COMPENSATING and run.case.instance.owed and "opc_1" not in run.ended
+    late(run)
+    end = run.ended["opc_1"]
+    assert (end.state, end.result) == ("DONE", {"status": "COMPENSATING", "unverified": ["site.gone"]})
+    assert run.status is St.COMPENSATING, "the case is not over before it was seen"
+    run.verified("draft:undo")
+    assert run.status is St.CANCELLED and run.ended["opc_1"] == end
+
+
+def test_of_two_cancels_in_one_batch_both_hear_an_end() -> None:
+    """Each was possible when it was asked for. Requirements: L12, I5"""
+    run = stuck().control("CANCEL", beside=("CANCEL",))
+    assert run.ended["opc_1"].result == {"overtaken_by": "opc_2"} and "opc_2" not in run.ended
+    run.succeed("first:undo")
+    assert run.status is St.CANCELLED and run.ended["opc_2"].result["status"] == "CANCELLED"
 
 
 @pytest.mark.parametrize("finding", ["EXISTS", "ABSENT"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from trueup_common.contracts.states import (
     OperationState,
     ReceiptStatus,
 )
+from trueup_orchestrator.core.again import REDRIVE, Way
 from trueup_orchestrator.core.case import Authority
 from trueup_orchestrator.core.decide import Due
 
@@ -51,6 +54,16 @@ def doubtful(findability: Findability = Findability.MARKER) -> Story:
     if story.state is not S.NEEDS_REVIEW:
         story.hear(settlement(story.row, FindVerdict.UNKNOWN))
     assert story.state is S.NEEDS_REVIEW
+    return story
+
+
+def unsent(findability: Findability = Findability.MARKER) -> Story:
+    """An operation whose mandate had expired, redriven under a renewed one."""
+    kind = declaration(findability=findability, manual_policy="ask the owner of the target")
+    expired = {"expires_at": start_case().accepted_at}
+    story = Story(start_case(decl=kind, grant="", mandate=expired), kind)
+    assert story.state is S.FAILED and not maybe_sent(story.row)
+    story.operate("REDRIVE", mandate_expires_at=story.at.later(7200).business)
     return story
 
 
@@ -151,6 +164,32 @@ def test_what_never_sent_anything_goes_out_again_at_once() -> None:
     late.operate("RETRY")
     (end,) = late.ends()
     assert end.state == "REFUSED" and "REDRIVE" in end.allowed_actions and late.state is S.DEAD_LETTERED
+
+
+def test_a_redrive_looks_at_what_was_never_sent_too() -> None:
+    """Every attempt was refused before its first byte. The world went on: it is observed, what is there is taken as
+    done, and what is proved absent goes out under a fresh grant, once.
+
+    Requirements: Q6
+    """
+    story = unsent()
+    assert story.state is S.OUTCOME_UNKNOWN and story.sent("SettleRequested") and not story.sent("GrantRequest")
+    there = deepcopy(story).hear(settlement(story.row, FindVerdict.CONFIRMED))
+    assert there.state is S.SUCCESS and not there.sent("GrantRequest")
+    story.hear(settlement(story.row, FindVerdict.MISSING, fence=3))
+    assert story.state is S.RETRY_PENDING and story.row.attempts == [], "no attempt is made up"
+    story.wait(60).hear(Due()).operate_dispatch()
+    (message,) = story.sent("GrantRequest")
+    task = GrantRequest.model_validate_json(message.data).task
+    assert story.row.proposed and (task.decided_by, task.fence) == ("opc_1", 4)
+    lost = unsent(Findability.NONE)
+    assert lost.state is S.QUEUED and lost.sent("GrantRequest") and not lost.sent("SettleRequested")
+
+
+def test_the_table_of_redrives_is_whole() -> None:
+    """Requirements: Q6"""
+    assert set(REDRIVE) == set(product((True, False), repeat=2))
+    assert [pair for pair, way in REDRIVE.items() if way is Way.SEND] == [(False, False)]
 
 
 def test_a_retry_that_waits_goes_now() -> None:

@@ -512,6 +512,28 @@ def test_an_event_is_taken_only_with_data_as_declared() -> None:
     assert run.signal("go", {"number": 4}, "good").step("w")["output"]["data"] == {"number": 4}
 
 
+def test_who_sends_an_event_that_no_step_takes_hears_why() -> None:
+    """Held because of its data, held because of the condition, held because it is early, late because nothing is named
+    so: four different things, and only the sender can put them right.
+
+    Requirements: L8, L9
+    """
+    schema = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
+    first = {"id": "reply", "wait": {**WORD, "match": "event.id == 'a'", "data": schema}}
+    second = {"id": "later", "needs": ["reply"], "wait": {**WORD, "event": "stop"}}
+    run = Run(document(first, second))
+    run.signal("go", {}, "no-id").signal("go", {"id": "b"}, "other")
+    run.signal("stop", None, "soon").signal("gone", 1, "odd")
+    notes = [item for item in run.history if "Signal" in item.type]
+    told = {item.payload["event_id"]: (item.type, item.payload["reason"]) for item in notes}
+    assert told == {
+        "no-id": ("SignalHeld", 'held for reply: the data does not fit: /data: "id" is a required property'),
+        "other": ("SignalHeld", "held for reply: match is false"),
+        "soon": ("SignalHeld", "held for later: it does not wait yet"),
+        "odd": ("LateSignalReceived", "no step waits for gone; this document waits for go, stop"),
+    }
+
+
 def test_what_is_still_held_at_the_end_is_late() -> None:
     """An event that was held for a wait that never took it is disposed of when the case ends. Requirements: L8"""
     run = Run(document({"id": "w", "wait": {**WORD, "match": "event.number > 3"}}))

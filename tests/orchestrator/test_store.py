@@ -33,8 +33,9 @@ S = OperationState
 
 
 class Quiet:
-    """Governance with nothing revoked or frozen."""
+    """Governance with nothing revoked or frozen, until a test says so."""
 
+    quiet = False
     stale = False
 
     def __init__(self) -> None:

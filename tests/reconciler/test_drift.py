@@ -11,6 +11,7 @@ from tests.reconciler.builders import at, established, seen
 
 from trueup_common.contracts.events import Established, Retired
 from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import FailureClass, Phase, ProbeVerdict
 from trueup_reconciler.core import drift, visit
 from trueup_reconciler.core.drift import Terms
@@ -199,7 +200,7 @@ def test_a_deleted_object_found_later_is_drift_with_owner_deadline_and_the_whole
     assert obligation.envelope["desired"] == "publish"
     assert obligation.envelope["decision_id"] == "dec_1"
     assert obligation.envelope["saga_id"] == "saga_1"
-    assert obligation.envelope["last_known_good_at"] == at(1).isoformat()
+    assert obligation.envelope["last_known_good_at"] == rfc3339(at(1))
 
 
 def test_drift_is_reported_once_closed_when_it_is_healthy_again_and_new_when_it_returns() -> None:

@@ -13,6 +13,7 @@ from tests.reconciler.test_handler import answer_of, told
 from tests.reconciler.test_repairs import GONE, look, take
 
 from trueup_common.contracts.events import ExceptionReported
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import Phase
 from trueup_common.contracts.task import ProbeTask
 from trueup_common.documents.faults import DocumentInvalid
@@ -47,7 +48,7 @@ def test_accepted_drift_calls_nobody_and_is_no_health() -> None:
     turned = looked(take(None, established()).row, seen("draft"), 10)
     assert (turned.opened, turned.closed, turned.paid) == (None, None, ())
     assert (turned.row.phase, turned.row.stage, turned.row.owed) == (Phase.DRIFT, Stage.IGNORED, True)
-    assert turned.row.reason == f"accepted by redesign until {at(1000).isoformat()}"
+    assert turned.row.reason == f"accepted by redesign until {rfc3339(at(1000))}"
 
 
 def test_when_the_rule_ends_the_drift_is_found_at_the_next_look_and_that_comes_in_time() -> None:

@@ -8,6 +8,7 @@ from tests.reconciler.builders import at, established, message, offer, seen
 from tests.reconciler.memory import MemoryStore
 from tests.reconciler.test_handler import answer_of, deliver, tick, told
 
+from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.events import (
     ElementVerified,
     ExceptionReported,
@@ -17,6 +18,7 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.contracts.states import Phase, ProbeVerdict
 from trueup_common.contracts.task import ProbeTask
+from trueup_reconciler.core.repairs import LOOKS_MAX
 from trueup_repair_planner.core.lifecycle import exception_id
 
 PLACE = {"system": "wordpress", "resource": "post/1", "element": "wordpress.status"}
@@ -212,3 +214,75 @@ async def test_what_a_case_still_owes_is_not_owed_after_a_person_let_it_go() -> 
     await deliver(store, message(operator_command("MARK_RESOLVED"), "opc_1"), seconds=2)
     (paid,) = told(store, ElementVerified)
     assert (paid.command_id, paid.superseded_by, paid.phase) == ("cmd_1", "opc_1", Phase.DRIFT)
+
+
+def repaired() -> Message:
+    """A repair that succeeded, and whose own read-back found the element as it should be."""
+    looked = seen("publish", seconds=75)
+    done = established("r1", sequence=9, supersedes="cmd_1", seconds=75, verified=True, observation=looked)
+    return message(done, "m9")
+
+
+async def test_a_batch_that_says_much_of_one_drift_moves_it_by_one_version_and_tells_it_once() -> None:
+    """Else the second word of the batch would contradict the first for ever, and nothing behind it would be heard.
+
+    Requirements: M2, Q8
+    """
+    store = MemoryStore()
+    obligation = await trashed(store)
+    fresh = message(operator_command("REPAIR", performer="repair-planner"), "opc_1")
+    again = message(operator_command("REPAIR", performer="repair-planner", operator_command_id="opc_2"), "opc_2")
+    await deliver(store, fresh, message(repair(obligation, "FAILED"), "r1"), again, seconds=70)
+    reports = [item.obligation for item in told(store, ExceptionReported)]
+    assert [(item.version, item.status) for item in reports] == [(1, "open"), (2, "open")]
+    assert reports[-1].envelope["repairs_count"] == 0, "what was said last holds"
+    await deliver(store, message(repair(obligation, "FAILED", version=2), "r2"), repaired(), seconds=75)
+    (row,) = store.obligation.values()
+    assert (row.version, row.status, row.resolution_type) == (3, "closed", "observed_healthy")
+    assert [item.obligation.version for item in told(store, ExceptionReported)] == [1, 2, 3]
+
+
+async def test_a_drift_that_opens_and_is_spoken_of_in_one_batch_is_told_as_it_stands() -> None:
+    """Requirements: M2, Q8"""
+    store = MemoryStore()
+    await deliver(store, message(established(verified=True, observation=seen("publish"), repair=offer()), "m1"))
+    await tick(store, 60)
+    (probe,) = told(store, ProbeTask)
+    spoken = message(operator_command("REPAIR", performer="repair-planner"), "opc_1")
+    await deliver(store, message(answer_of(probe, "trash", seconds=61), "m2"), spoken, seconds=61)
+    assert [item.obligation.version for item in told(store, ExceptionReported)] == [1]
+    assert [row.version for row in store.obligation.values()] == [1]
+
+
+async def test_a_look_that_somebody_waits_for_ends_with_the_read_back_of_a_repair() -> None:
+    """The repair's own observation leaves nothing to look for: whoever asked hears it. Requirements: O3, R6"""
+    store = MemoryStore()
+    await trashed(store)
+    await deliver(store, message(operator_command("RECONCILE"), "opc_1"), repaired(), seconds=75)
+    (ended,) = told(store, OperatorCommandEnded)
+    assert (ended.operator_command_id, ended.state, ended.result["phase"]) == ("opc_1", "DONE", "HEALTHY")
+
+
+async def test_a_look_that_somebody_waits_for_ends_with_the_read_back_of_a_newer_owner() -> None:
+    """Requirements: O3, R6"""
+    store = MemoryStore()
+    await trashed(store)
+    newer = established("2", sequence=9, verified=True, observation=seen("publish", seconds=75), seconds=75)
+    await deliver(store, message(operator_command("RECONCILE"), "opc_1"), message(newer, "m9"), seconds=75)
+    (ended,) = told(store, OperatorCommandEnded)
+    assert (ended.state, ended.result["phase"]) == ("DONE", "HEALTHY")
+
+
+async def test_nobody_who_wants_a_look_is_forgotten_among_many() -> None:
+    """Requirements: O3. There is room for so many; who was first hears what is known, the others what is seen."""
+    store = MemoryStore()
+    await deliver(store, message(established(verified=True, observation=seen("publish")), "m1"))
+    many = [
+        message(operator_command("RECONCILE", operator_command_id=f"opc_{number}"), f"opc_{number}")
+        for number in range(LOOKS_MAX + 2)
+    ]
+    await deliver(store, *many, seconds=5)
+    assert [item.operator_command_id for item in told(store, OperatorCommandEnded)] == ["opc_0", "opc_1"]
+    (probe,) = told(store, ProbeTask)
+    await deliver(store, message(answer_of(probe, "trash", seconds=6), "m2"), seconds=6)
+    assert {item.operator_command_id for item in told(store, OperatorCommandEnded)} == {item.id for item in many}

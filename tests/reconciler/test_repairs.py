@@ -12,6 +12,7 @@ from tests.reconciler.builders import at, established, offer, seen
 from trueup_common.contracts.events import Established, RepairChanged
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import Phase, ProbeVerdict
 from trueup_reconciler.core import drift, repairs, visit
 from trueup_reconciler.core.budget import Budget
@@ -92,7 +93,7 @@ def test_a_drift_offers_the_command_that_brings_back_this_element_alone() -> Non
         "AUTO_REPAIR", "wordpress.status", "publish", "draft",
     )  # fmt: skip
     assert (told["observed_at"], told["repairs_count"], told["human_review_required"]) == (
-        at(100).isoformat(), 0, False,
+        rfc3339(at(100)), 0, False,
     )  # fmt: skip
 
 
@@ -229,7 +230,7 @@ def test_a_repair_that_does_not_hold_waits_longer_each_time_and_then_is_a_person
         assert facts["held"] is False
         if facts["repair_not_before"] is not None:
             waits.append(facts["repair_not_before"])
-            assert facts["repair_not_before"] == (at(now - 1 + BUDGET.delays_seconds[number])).isoformat()
+            assert facts["repair_not_before"] == rfc3339(at(now - 1 + BUDGET.delays_seconds[number]))
     assert routes == ["AUTO_REPAIR", "RETRYABLE", "RETRYABLE", "ESCALATED"]
     assert len(waits) == 2
     assert (turned.row.stage, turned.row.automatic, turned.row.escalated_code) == (

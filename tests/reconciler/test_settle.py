@@ -323,3 +323,14 @@ def test_left_alone_every_settlement_ends_with_a_person(gaps: list[float]) -> No
         now = row.next_at + timedelta(seconds=gaps[number % len(gaps)])
         row = settle.due(row, business=now, real=now).row
     assert (row.state, row.verdict) == (SettlementState.DONE, UNKNOWN)
+
+
+def test_what_was_never_dispatched_is_looked_for_too() -> None:
+    """A redrive looks before the first attempt: its fence is 0, and the look shuts it out. Asked again, it is the same.
+
+    Requirements: Q6
+    """
+    step = settle.request(None, settle_requested(fence=0), business=at(0), real=at(0))
+    assert step.find is not None and step.find.fence == 1
+    again = settle.request(step.row, settle_requested(fence=0), business=at(0), real=at(0))
+    assert again.find is None and again.row == step.row

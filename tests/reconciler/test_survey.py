@@ -7,6 +7,7 @@ from typing import Any
 from tests.reconciler.builders import at, established, message, moment, seen
 from tests.reconciler.memory import MemoryStore
 from tests.reconciler.test_handler import told
+from tests.reconciler.test_repair_messages import operator_command
 
 from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.events import ExceptionReported
@@ -132,6 +133,32 @@ async def test_what_stands_in_no_ledger_is_an_exception_with_an_owner_until_a_wh
     assert rest is not None
     await surveyor.answer(rest, 2031)
     assert surveyor.reports()[1:] == [("cmd_stranger", "closed", "observed_healthy")]
+
+
+async def test_what_a_person_let_be_is_owed_no_longer_and_told_again_only_once_it_had_gone() -> None:
+    """The planner ends the exception; what stands behind it ends with it, and both say the same from then on.
+
+    Requirements: R10, Q8, O3
+    """
+    surveyor = await surveying()
+    task = await surveyor.asks(5)
+    assert task is not None
+    await surveyor.answer(task, 6, "cmd_stranger")
+    (owed,) = surveyor.store.obligation.values()
+    by_hand = operator_command(
+        "MARK_RESOLVED", performer="repair-planner", element=None, obligation_id=owed.obligation_id
+    )
+    await surveyor.deliver(message(by_hand, "opc_1"), seconds=7)
+    (closed,) = surveyor.store.obligation.values()
+    assert (closed.status, closed.resolution_type, closed.version) == ("closed", "marked_resolved", 2)
+    assert closed.envelope["resolved_by"] == "operator:olga"
+    for seconds, found in ((1010, ("cmd_stranger",)), (2020, ()), (3030, ("cmd_stranger",))):
+        task = await surveyor.asks(seconds)
+        assert task is not None
+        await surveyor.answer(task, seconds + 1, *found)
+    statuses = [status for _, status, _ in surveyor.reports()]
+    assert statuses == ["open", "open"], "it was told again because it came back, and for nothing else"
+    assert [row.version for row in surveyor.store.obligation.values()] == [3]
 
 
 async def test_a_page_that_says_nothing_is_asked_again_and_closes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def test_drift_is_repaired_by_the_same_chain_as_any_agents_intent() -> None:
     repair, known = planned(drifted()), {}
     assert first(repair) is Ask.DECIDE
     decide = call(repair, Ask.DECIDE, known)
-    assert (decide.path, decide.capability, decide.key) == ("/v1/decisions", None, None)
+    assert (decide.path, decide.capability) == ("/v1/decisions", None)
     assert decide.body is not None
     assert decide.body["evidence"] == repair.evidence and repair.evidence
     assert decide.body["context"] == {
@@ -87,6 +88,17 @@ def test_no_answer_and_passing_ones_say_nothing_and_are_asked_again(ask: Ask, st
     assert isinstance(last, Outcome) and last.step is Step.REFUSE
 
 
+def test_a_repair_asks_for_one_decision_under_one_key_until_that_is_too_old() -> None:
+    """Requirements: I5, G7"""
+    repair = planned(drifted())
+    key = call(repair, Ask.DECIDE, {}).key
+    assert key == call(repair.evolve(calls_count=9, decision_id="dec_1"), Ask.DECIDE, {}).key
+    assert key is not None and repair.repair_id in key
+    assert key != call(repair.evolve(decisions_count=1), Ask.DECIDE, {}).key
+    held = answered(repair, Ask.AUTHORIZE, {"decision_id": "dec_1"}, Answer(403, {"check": "frozen"}))
+    assert isinstance(held, Outcome) and held.changes == {"decision_id": "dec_1"}, "what was decided is kept"
+
+
 def test_an_approval_is_waited_for_and_a_denial_ends_it() -> None:
     """Requirements: Q5, G7"""
     waiting = asked(Ask.DECIDE, 201, {"decision_id": "dec_9", "outcome": "approval_required", "approval_id": "apr_9"})
@@ -107,15 +119,20 @@ def test_an_approval_is_waited_for_and_a_denial_ends_it() -> None:
     assert isinstance(no, Outcome) and (no.step, no.code, no.detail) == (Step.REFUSE, "rejected", "not now")
     silence = look("decision", "expired")
     assert isinstance(silence, Outcome) and silence.step is Step.POSTPONE
-    assert silence.changes == {"decision_id": None, "approval_id": None}
+    assert silence.changes == {"decision_id": None, "approval_id": None, "decisions_count": 1}
     denied = asked(Ask.DECIDE, 201, {"decision_id": "dec_9", "outcome": "denied"})
     assert isinstance(denied, Outcome) and (denied.step, denied.code) == (Step.REFUSE, "denied")
 
 
 def test_an_old_decision_is_asked_for_again_and_nothing_else_is() -> None:
-    stale = asked(Ask.COMMAND, 403, {"check": "decision"}, decision_id="dec_1")
-    assert isinstance(stale, Outcome)
-    assert (stale.step, stale.changes) == (Step.POSTPONE, {"decision_id": None})
+    """Also one that is told again after its time, to a planner that had died before it could keep it."""
+    anew = {"decision_id": None, "approval_id": None, "decisions_count": 3}
+    for ask, kept in ((Ask.COMMAND, "dec_1"), (Ask.AUTHORIZE, "dec_1"), (Ask.AUTHORIZE, None)):
+        stale = asked(ask, 403, {"check": "decision"}, decision_id=kept, decisions_count=2)
+        assert isinstance(stale, Outcome)
+        assert (stale.step, stale.changes) == (Step.POSTPONE, anew)
+    fresh = asked(Ask.COMMAND, 403, {"check": "decision"})
+    assert isinstance(fresh, Outcome) and fresh.step is Step.REFUSE
     wrong = asked(Ask.COMMAND, 403, {"check": "payload_hash", "detail": "other"}, decision_id="dec_1")
     assert isinstance(wrong, Outcome) and (wrong.step, wrong.code) == (Step.REFUSE, "payload_hash")
 
@@ -126,6 +143,20 @@ def test_a_refusal_names_what_was_possible_instead() -> None:
     assert isinstance(refused, Outcome)
     assert (refused.step, refused.code) == (Step.REFUSE, "action-not-available")
     assert refused.detail == "It is SUCCESS. Allowed: SETTLE."
+
+
+def test_a_repair_in_a_paused_case_waits_with_its_reason_until_a_person_gets_it() -> None:
+    """The gateway sends nothing for it: asked again at growing distances, told as such, and not for ever.
+
+    Requirements: Q4, Q8, O6
+    """
+    body = {"type": "/problems/action-not-available", "allowed_actions": ["RECONCILE"], "workflow_status": "PAUSED"}
+    waits = asked(Ask.OPERATE, 409, body)
+    assert isinstance(waits, Outcome)
+    assert (waits.step, waits.code, waits.again) == (Step.POSTPONE, "paused", timedelta(seconds=1))
+    over = asked(Ask.OPERATE, 409, body, calls_count=CALLS_MAX - 1)
+    assert isinstance(over, Outcome)
+    assert (over.step, over.code, over.detail) == (Step.REFUSE, "put_off_too_often", "paused")
 
 
 def test_a_command_that_succeeded_is_no_repair_and_one_that_failed_is_none_either() -> None:

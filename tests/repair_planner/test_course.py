@@ -156,6 +156,44 @@ def test_what_goes_on_again_closes_nothing_until_it_was_seen_where_it_got(resolu
     assert "verified" not in [entry["to"] for entry in row.trail]
 
 
+def undone(status: str) -> Message:
+    told = OperatorCommandEnded(
+        operator_command_id="opc_1",
+        tenant=TENANT,
+        state="DONE",
+        result={"status": status},
+        ended_by="orchestrator",
+        at=at(80),
+    )
+    return lambda desk: desk.operator_ended(told)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_a_person_decides_to_undo_is_over_when_nothing_of_it_stands_any_more(order: tuple[int, int]) -> None:
+    """COMPENSATE: the exception closes with its case, the repair held, and who decided is who resolved it.
+
+    Requirements: Q7, Q8
+    """
+    words = [report(closed(resolution="case_compensating", **DEPENDENCY)), undone("COMPENSATED")]
+    row, repair = sent("COMPENSATE")
+    repair = repair.evolve(planned_by="operator:olga")
+    row = row.evolve(trail=[*row.trail[:-1], {**row.trail[-1], "actor": "operator:olga"}])
+    desk = take((row, repair), [words[number] for number in order])
+    (row,), (repair,) = desk.exceptions.values(), desk.repairs.values()
+    assert (row.status, row.lifecycle, row.resolution_type) == ("closed", Stage.CLOSED, "undone")
+    assert (row.resolved_by, row.trail[-2]["to"]) == ("operator:olga", "verified")
+    assert repair.status is Status.DONE
+
+
+def test_an_undoing_that_ends_with_a_person_held_nothing() -> None:
+    """Its exception is over as what it has become; the new one has an owner. Requirements: Q7, S4"""
+    left = report(closed(resolution="case_compensating", **DEPENDENCY))
+    desk = take(sent("COMPENSATE"), [left, undone("HUMAN_TAKEOVER")])
+    (row,), (repair, *_) = desk.exceptions.values(), desk.repairs.values()
+    assert (row.status, row.resolution_type, row.trail[-1]["turn"]) == ("closed", "case_compensating", "withdraw")
+    assert (repair.status, repair.error_code) == (Status.FAILED, "human_takeover")
+
+
 @pytest.mark.parametrize("resolution", ["superseded", "retired", "accepted", "operation_cancelled", "case_resolved"])
 def test_what_is_not_wanted_any_more_is_over_at_once_and_was_no_try(resolution: str) -> None:
     """No repair will tell more of it: it is withdrawn with its repair, by name, and nobody calls it verified.

@@ -25,7 +25,7 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.ports import Moment, VersionConflict
-from trueup_repair_planner.core.calls import CALLS_MAX, Answer
+from trueup_repair_planner.core.calls import CALLS_MAX, Answer, Call
 from trueup_repair_planner.core.incident import Alarm
 from trueup_repair_planner.core.incident import Status as IncidentStatus
 from trueup_repair_planner.core.lifecycle import Duty
@@ -328,6 +328,27 @@ async def test_what_needs_approval_waits_for_it_and_goes_on_by_itself(planner: P
     assert len(planner.gateway.bodies("/v1/decisions")) == 1
 
 
+async def test_a_planner_that_dies_after_asking_for_approval_has_asked_once(planner: Planner) -> None:
+    """The gateway's answer was lost with it: asked again under the same key, it is the same approval that waits.
+
+    Requirements: I5, Q5
+    """
+    assert planner.gateway is not None
+    approvals: dict[str | None, Answer] = {}
+
+    def decided(call: Call) -> Answer:
+        body = {"decision_id": f"dec_{len(approvals)}", "outcome": "approval_required"}
+        return approvals.setdefault(call.key, Answer(201, {**body, "approval_id": f"apr_{len(approvals)}"}))
+
+    planner.gateway.on("/v1/decisions", decided)
+    await planner.hear(drift())
+    claimed = await planner.execution._claim()
+    await planner.execution._turn(claimed[0])  # and then it dies
+    assert await planner.at(LEASE_SECONDS) == 1
+    waiting = await planner.only()
+    assert (waiting.status, waiting.approval_id, len(approvals)) == (Status.WAITING_APPROVAL, "apr_0", 1)
+
+
 async def test_an_approval_that_was_asked_for_another_difference_is_not_used(planner: Planner) -> None:
     """Requirements: G5"""
     assert planner.gateway is not None
@@ -612,6 +633,7 @@ async def test_a_repair_shows_the_risk_that_was_decided_and_so_its_approval_show
     assert (waiting.status, waiting.risk_level, planner.told(RepairChanged)[-1].risk_level) == (
         Status.WAITING_APPROVAL, "high", "high",
     )  # fmt: skip
+    assert planner.told(RepairChanged)[-1].approval_required and not waiting.approval_required
     planner.gateway.on("/v1/decisions", Answer(201, {"decision_id": "dec_3", "outcome": "denied", "risk": None}))
     await planner.hear(drift("2", envelope={"target_resource": "check/two"}))
     await planner.at(2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.repair_planner.builders import at, closed, quarantine, reported
 
 from trueup_common.contracts.events import ExceptionReported
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass
 from trueup_repair_planner.core import classify, lifecycle
 from trueup_repair_planner.core.lifecycle import TABLE, Duty, ExceptionRow, IllegalTurn, Stage, Turn
@@ -185,11 +186,11 @@ def test_a_deadline_that_passes_moves_the_exception_to_the_escalation_owner_and_
     assert late.trail[-1] == {
         "turn": "escalate",
         "to": "assigned",
-        "at": at(600).isoformat(),
+        "at": rfc3339(at(600)),
         "actor": "deadline",
         "from": "operators",
         "to_owner": "duty-manager",
-        "missed": at(600).isoformat(),
+        "missed": rfc3339(at(600)),
     }
     later = lifecycle.overdue(late, now=at(1200), duty=DUTY)
     assert (later.escalations_count, later.deadline_at) == (2, at(1200 + 1200))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tests.simulation.memory import MemoryTransaction
-from trueup_gateway.core.batches import ItemState
+from trueup_gateway.core.batches import BatchState, ItemState
 from trueup_gateway.core.person_records import OperatorBatchItemRow, OperatorBatchRow, OperatorCommandRow
 from trueup_gateway.core.view_records import RepairView
 
@@ -29,9 +29,14 @@ class BatchMemory(MemoryTransaction):
 
     async def due_batches(self) -> list[OperatorBatchRow]:
         """Batches at work that no other worker holds."""
+        taken = await self.select("operator_batch_item", lambda row: row.state == ItemState.RUNNING)
+        followed = {item.batch_id for item in taken}
         return await self.select(
             "operator_batch",
-            lambda row: row.state in AT_WORK and row.ended_at is None,
+            lambda row: (
+                row.ended_at is None
+                and (row.state in AT_WORK or (row.state == BatchState.PAUSED and row.batch_id in followed))
+            ),
             order=lambda row: (row.next_at is not None, row.next_at, row.batch_id),
             limit=DUE_MAX,
             lock=True,

@@ -60,6 +60,7 @@ class Bulk:
                 action=action.value,
                 params={"owner": "team-1"} if action is A.ASSIGN else {},
                 reason="simulated",
+                created_by=f"operator:bob@{tenant}",
                 actor=f"operator:bob@{tenant}",
                 roles=["operator"],
                 decision_id=next_id(engine, "dec"),
@@ -81,7 +82,8 @@ class Bulk:
                 return
             if after is BatchState.STOPPED:
                 await tx.skip_pending(batch_id, "stopped by operator:bob", (await tx.moment()).business)
-            await tx.save_batch(row.evolve(state=after.value, started_at=row.started_at or row.created_at))
+            started_at = (await tx.moment()).business if turn is Turn.START else row.started_at
+            await tx.save_batch(row.evolve(state=after.value, started_at=started_at))
         self.engine.note(f"batch {batch_id}: {turn} -> {after}")
 
 

@@ -31,7 +31,7 @@ CALM: Final = 0.06
 
 THEMED: Final = 0.6
 """Share of seeds with a theme."""
-SAGA_THEMES: Final = ("undo", "impatient", "forward", "operators")
+SAGA_THEMES: Final = ("undo", "impatient", "forward", "operators", "unseen")
 THEMES: Final = (
     "late",
     "orphan",
@@ -64,6 +64,8 @@ class Profile:
     ack_wait_seconds: float = 30.0
     pivotal: bool = False
     """True where every workflow has a pivot."""
+    thorough: bool = False
+    """True where somebody ends what nobody could observe in time: no case may wait for it for ever."""
     surveyed: bool = False
     """True where systems are looked through for what nobody manages."""
     meddling: float = 0.0
@@ -245,6 +247,13 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         profile.meddling = 0.3 if engine.chance(0.5) else 0.0
         for kind in ("freeze", "outage", "database_down", "stall", "revoke"):
             profile.strokes.pop(kind, None)
+    elif theme == "unseen":  # what was established does not stay, and people end what nobody can observe
+        faults.vandal, profile.strokes["vandal"], profile.thorough = 0.9, 1.5, True
+        faults.permanent = faults.business = 0.0
+        for kind in ("freeze", "stale", "outage", "database_down", "full", "bus_down", "revoke"):
+            profile.strokes.pop(kind, None)
+        if engine.chance(0.5):
+            _rewrite_for_ever(engine, plane)
     elif theme == "forward":  # all goes well until the pivot, and badly after it
         spares = engine.chance(0.5)
         faults.spared = frozenset(BEFORE) | frozenset(PIVOTS if spares else ())

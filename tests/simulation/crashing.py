@@ -40,7 +40,7 @@ class SimulatedCrashPoints:
         if plane.crash_point <= 0.0:
             return
         end = point.rsplit(".", 1)[-1]
-        if plane.engine.chance(LIKELY if end == plane.crash_favourite else plane.crash_point):
+        if plane.engine.chance(LIKELY if plane.crash_favourite in (end, point) else plane.crash_point):
             plane.engine.injected[f"crash {KINDS[end]}"] += 1
             plane.coverage["crashes"][point] += 1
             raise Crash(point)

@@ -48,6 +48,7 @@ WORKFLOWS: Final = (
     Share(6, "deaf"),
     Share(6, "crashes"),
     Share(10, "operators"),
+    Share(8, "unseen"),
 )
 
 HUNT_MAX: Final = 240

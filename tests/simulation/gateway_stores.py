@@ -118,11 +118,11 @@ class GatewayMemory(BatchMemory):
         edges = await self.select("edge", lambda row: named.get((row.tenant, row.command_id)) == row.identity)
         await self.update("edge", [row.evolve(identity=None) for row in edges if row.identity is not None])
 
-    async def save_cases(self, cases: Sequence[NewCase]) -> None:
+    async def save_cases(self, cases: Sequence[NewCase], epoch: int) -> None:
         """Accepted commands, and their uses counted."""
         inserted = await self.insert_new("edge", [case.edge for case in cases])
         if len(inserted) != len(cases):
-            raise KeyTaken("a key was taken by another transaction")
+            raise VersionConflict("a key was taken by another transaction")
         await self.insert("mandate", [case.mandate for case in cases])
         await self.insert("received", [case.received for case in cases])
         await self._use(case.capability_id for case in cases)
@@ -151,9 +151,12 @@ class GatewayMemory(BatchMemory):
         """Decisions by id."""
         return {row.decision_id: row for row in await self.get("decision", "decision_id", decision_ids)}
 
+    def foresee_grants(self, mandate_ids: Collection[str]) -> None:
+        """Reads cost nothing here."""
+
     async def grant_rows(self, mandate_ids: Collection[str]) -> GrantRows:
-        """What attempts under these mandates rest on; the mandates stay locked."""
-        mandates = await self.get_locked("mandate", "mandate_id", mandate_ids)
+        """What attempts under these mandates rest on."""
+        mandates = await self.get("mandate", "mandate_id", mandate_ids)
         capabilities = await self.get("capability", "capability_id", [row.capability_id for row in mandates])
         effects: dict[str, set[str]] = {row.mandate_id: set() for row in mandates if row.command_id is None}
         for row in await self.get("effect", "mandate_id", list(effects)):
@@ -168,7 +171,8 @@ class GatewayMemory(BatchMemory):
 
     async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
         """Count these operations as effects."""
-        await self.insert_new("effect", rows)
+        if len(await self.insert_new("effect", rows)) != len(rows):
+            raise VersionConflict("another transaction counted an effect of the same mandate")
 
     async def decision(self, decision_id: str, *, lock: bool = False) -> DecisionRow | None:
         """One decision."""
@@ -257,7 +261,7 @@ class GatewayMemory(BatchMemory):
             )
         return found
 
-    async def save_workflows(self, starts: Sequence[NewWorkflow]) -> None:
+    async def save_workflows(self, starts: Sequence[NewWorkflow], epoch: int) -> None:
         """Accepted starts, and their uses counted."""
         fresh = [new.edge for new in starts if new.revises is None]
         kept = len(await self.insert_new("edge", fresh))
@@ -275,7 +279,7 @@ class GatewayMemory(BatchMemory):
         uses = Counter(capability_ids)
         rows = await self.get("capability", "capability_id", uses)
         if any(row.uses_left < uses[row.capability_id] or row.revoked_at is not None for row in rows):
-            raise KeyTaken("a use was taken by another transaction")
+            raise VersionConflict("a use was taken by another transaction")
         await self.update("capability", [row.evolve(uses_left=row.uses_left - uses[row.capability_id]) for row in rows])
 
     # people
@@ -366,6 +370,15 @@ class GatewayMemory(BatchMemory):
         """All commands of a case."""
         rows: list[CommandView] = await self.get("command_view", "workflow_id", [workflow_id])
         return sorted(rows, key=lambda row: (row.created_at, row.command_id))
+
+    async def replaced(self, identities: Sequence[tuple[str, str, str]]) -> set[str]:
+        """The commands whose business identity another one has by now."""
+        held = await self.select("edge", lambda row: row.identity is not None)
+        return {
+            name
+            for tenant, identity, name in identities
+            if any((row.tenant, row.identity) == (tenant, identity) and row.command_id != name for row in held)
+        }
 
     async def authority_revoked(self, mandate_id: str) -> bool:
         """True where mandate, decision or capability behind a case was revoked."""

@@ -222,6 +222,13 @@ class MemoryTransaction:
             self._claimed.append((consumer, item))
         return moment, frozenset(fresh)
 
+    def presume(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]] | None:
+        """The moment, and all ids as if they were new, where the time was heard of late; the commit finds out."""
+        if not self.engine.chance(0.5):
+            return None
+        self._claimed += [(consumer, item) for item in message_ids]
+        return Moment(self.engine.business(), self.engine.real(), presumed=True), frozenset(message_ids)
+
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """Outbox."""
         for item in outgoing:
@@ -329,7 +336,7 @@ class MemoryTransaction:
         self._actions.append(lambda: marks.__setitem__(stream, (created, last_sequence)))
         return old is not None and (old[0] != created or old[1] > last_sequence)
 
-    async def purge(self, outbox_seconds: float, inbox_seconds: float, limit: int) -> int:
+    async def purge(self, outbox_seconds: float, inbox_seconds: float | None, limit: int) -> int:
         """Nothing gets old enough here."""
         return 0
 

@@ -27,6 +27,7 @@ from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, ident
 from trueup_gateway.core.capability import Request, Wanted, check_request, narrow
 from trueup_gateway.core.policy import Act, Question
 from trueup_gateway.core.policy import Answer as Ruling
+from trueup_gateway.core.questions import summary_of
 from trueup_gateway.core.records import CallRow, CapabilityRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.policy import PolicySet
@@ -124,11 +125,38 @@ class SimulatedGateway:
         intent = Intent(tuple(declared), resource.system, resource.resource)
         store, _ = self.plane.gateways[process.name]
         async with store.transaction() as tx:
+            earlier = await self._earlier(tx, asked)
+            if earlier is not None:
+                return earlier
             row = await decisions._decide(desk, tx, self._caller(asked.tenant), wanted, intent, None)  # type: ignore[arg-type]
-            row = await approvals.ask(tx, row)
+            row = await approvals.ask(tx, row, summary_of(row, {item.type: item for item in declared}))
+            body = {"decision_id": row.decision_id, "outcome": row.outcome, "approval_id": row.approval_id}
+            await self._keep(tx, asked, 201, body)
         self.engine.note(f"decision {row.decision_id} for {asked.tenant}: {row.outcome}")
-        body = {"decision_id": row.decision_id, "outcome": row.outcome, "approval_id": row.approval_id}
         return Answer(201, body)
+
+    async def _earlier(self, tx: Any, asked: Call) -> Answer | None:
+        """What was answered under the key of a call before. Raises Refused where it stands for another one."""
+        earlier = await tx.call(asked.tenant, str(asked.key))
+        if earlier is None:
+            return None
+        if earlier.fingerprint != digest(asked.body):
+            raise Refused("idempotency-key-reused", "This key stands for another call.")
+        self.engine.injected["the planner asks again under its key"] += 1
+        return Answer(earlier.status, earlier.body)
+
+    async def _keep(self, tx: Any, asked: Call, status: int, body: dict[str, Any]) -> None:
+        """Keep what is answered under the key of a call."""
+        await tx.save_call(
+            CallRow(
+                tenant=asked.tenant,
+                key=str(asked.key),
+                fingerprint=digest(asked.body),
+                status=status,
+                body=body,
+                created_at=(await tx.moment()).business,
+            )
+        )
 
     async def _allowed(self, process: Process, asked: Call) -> Answer:
         """A capability for one use, as wide as its decision and no wider."""
@@ -219,30 +247,19 @@ class SimulatedGateway:
     async def _operated(self, process: Process, asked: Call) -> Answer:
         """An operator command of the planner's own, once per key."""
         wanted, desk = operators.OperatorCommandRequest.model_validate(asked.body), self._desk()
-        caller, said = self._caller(asked.tenant), digest(asked.body)
+        caller = self._caller(asked.tenant)
         outgoing: list[Any] = []
         store, publisher = self.plane.gateways[process.name]
         async with store.transaction() as tx:
-            earlier = await tx.call(asked.tenant, str(asked.key))
+            earlier = await self._earlier(tx, asked)
             if earlier is not None:
-                if earlier.fingerprint != said:
-                    raise Refused("idempotency-key-reused", "This key stands for another call.")
-                return Answer(earlier.status, earlier.body)
+                return earlier
             row, command = await operators.admit(desk, tx, caller, desk, wanted)  # type: ignore[arg-type]
             moment = await tx.moment()
             outgoing.append(telling(command, "operator", row.tenant, row.operator_command_id, moment, None))
             await tx.post(outgoing)
             body = {"operator_command_id": row.operator_command_id, "decision_id": row.decision_id}
-            await tx.save_call(
-                CallRow(
-                    tenant=row.tenant,
-                    key=str(asked.key),
-                    fingerprint=said,
-                    status=202,
-                    body=body,
-                    created_at=moment.business,
-                )
-            )
+            await self._keep(tx, asked, 202, body)
         self.engine.injected["the planner redrives or reconciles"] += 1
         self.engine.note(f"planner: {command.action} of {command.target_kind} {command.target_id}")
         await publisher.publish(outgoing)

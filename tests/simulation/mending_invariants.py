@@ -12,7 +12,7 @@ from tests.simulation.memory import Change
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.operators import CommandState, OperatorAction
-from trueup_common.contracts.states import ANSWERED, EffectClass, InstanceStatus, RiskLevel
+from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_gateway.core.batches import BatchState, ItemState
 from trueup_repair_planner.core.incident import Status as IncidentStatus
 from trueup_repair_planner.core.repair import RepairRow, Status
@@ -135,7 +135,8 @@ class MendingJudge:
     # the end
 
     def unfound(self) -> str | None:
-        """A forged object that stands and that nobody knows of, or that is gone and still is somebody's trouble."""
+        """A forged object that stands and that nobody knows of, or that is gone and still is somebody's trouble. What a
+        person looked into and let be is neither."""
         if not self.plane.surveyed:
             return None
         met = {(row.tenant, row.system) for row in self.plane.databases["reconciler"].rows("survey")}
@@ -145,7 +146,8 @@ class MendingJudge:
             if item.forged and (item.tenant, item.system) in met
         }
         owed = {row.command_id for row in self._unmanaged() if row.status == "open"}
-        wrong = sorted(standing ^ owed)
+        let_be = {row.command_id for row in self._unmanaged() if row.resolution_type == "marked_resolved"}
+        wrong = sorted((standing - let_be) ^ owed)
         return wrong[0] if wrong else None
 
     def _unmanaged(self) -> list[Any]:
@@ -166,7 +168,7 @@ class MendingJudge:
             if exception.status == "open" and exception.deadline_at <= now:
                 return f"{exception.exception_id} is overdue"
         for act in gateway.tables["operator_command"].rows.values():
-            if act.state == CommandState.ACCEPTED and not self._waits_for_drift(act):
+            if act.state == CommandState.ACCEPTED:
                 return f"{act.operator_command_id} ({act.action}) is at work"
         for batch in gateway.tables["operator_batch"].rows.values():
             if batch.ended_at is None:
@@ -174,31 +176,11 @@ class MendingJudge:
         unfound = self.unfound()
         return f"nobody knows of {unfound}" if unfound is not None else None
 
-    def _waits_for_drift(self, act: Any) -> bool:
-        """True for the cancel of a case that owes drift of what nothing takes back, and nothing else: a person's."""
-        case = self.plane.databases["orchestrator"].tables["instance"].rows.get((act.workflow_id,))
-        if act.action != OperatorAction.CANCEL or case is None or case.status != InstanceStatus.COMPENSATING:
-            return False
-        own = [
-            row for row in self.plane.databases["orchestrator"].rows("operation") if row.workflow_id == act.workflow_id
-        ]
-        held = {
-            row.obligation_id
-            for row in self.plane.databases["repair-planner"].rows("exception")
-            if row.status == "open" and row.owner and row.deadline_at is not None
-        }
-        drifted = {
-            (row.system, row.resource, row.element)
-            for row in self.plane.databases["reconciler"].rows("element")
-            if row.obligation_id in held and row.tenant == case.tenant
-        }
-        owed = {(item["system"], item["resource"], item["element"]) for item in case.owed}
-        return bool(owed) and owed <= drifted and all(row.state in ANSWERED for row in own)
-
     def final(self) -> None:
         """Every exception has an owner and a time; every repair is over or a person's; every batch adds up."""
         self._exceptions()
         self._planner_stays_narrow()
+        self._asked_once()
         self._batches()
         self._survey()
         self._rewritten_for_ever()
@@ -239,6 +221,17 @@ class MendingJudge:
             tame = row.effect_class in TAME and decision.risk_level in CALM
             approved = decision.approved_at is not None
             demand(approved or (tame and decision.outcome == "approved"), f"{name} needed a person's approval")
+
+    def _asked_once(self) -> None:
+        """A repair has one approval, whoever of the planner died between the question and its answer; another one only
+        where the decision behind it became too old."""
+        repairs = self.plane.databases["repair-planner"].tables["repair"].rows
+        rows = [row for row in self.plane.databases["gateway"].rows("approval") if row.requested_by == SUBJECT]
+        asked = Counter(str(row.summary["purpose"]).partition(":")[0] for row in rows)
+        for name, count in asked.items():
+            self.checks["approval of a repair"] += 1
+            most = 1 + repairs[name,].decisions_count
+            demand(count <= most, f"{name}: asked {count} people's approvals")
 
     def _batches(self) -> None:
         gateway = self.plane.databases["gateway"]

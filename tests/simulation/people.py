@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.bulk import Bulk
 from tests.simulation.crashing import SimulatedCrashPoints
+from tests.simulation.declarations import DECLARATIONS
 from tests.simulation.desks import Caller, Desk, at_gateway
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import SignalReceived
-from trueup_common.contracts.operators import CASE, OperatorAction
+from trueup_common.contracts.operators import CASE, UNVERIFIED, OperatorAction
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepPhase, WorkflowDocument
 from trueup_gateway.api import approvals, operators
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.plane import Plane
 
 COMMAND: Final = "command"
+BY_HASH: Final = {item.sha256: item for item in DECLARATIONS}
 REPAIRS: Final = (
     OperatorAction.RETRY,
     OperatorAction.RECONCILE,
@@ -290,7 +292,18 @@ class People:
 
     # operating
 
+    async def _end_unseen(self) -> None:
+        """What nobody could observe in time is ended, with a word about every effect that stands."""
+        rows = sorted(self.plane.databases["gateway"].rows("exception_view"), key=lambda row: row.exception_id)
+        rows = [row for row in rows if row.status == "open" and row.envelope.get("failure_code") == UNVERIFIED]
+        if rows:
+            row = rows[self.engine.below(len(rows))]
+            params = {"disposition": [_looked_after(name) for name in self._spoken_of(row)]}
+            await self._act("exception", row.exception_id, row.tenant, OperatorAction.MARK_RESOLVED, params)
+
     async def _operate(self) -> None:
+        if self.plane.thorough and self.plane.healed:
+            await self._end_unseen()
         if self.engine.chance(0.5):
             await self._repair()
             return
@@ -331,7 +344,7 @@ class People:
         if action is OperatorAction.MARK_RESOLVED:
             views = self.plane.databases["gateway"].rows("command_view")
             rows = [row.row for row in views if row.workflow_id == view.workflow_id]
-            return {"disposition": [_looked_after(name) for name in effects_of(rows)]}
+            return {"disposition": [_looked_after(name) for name in effects_of(rows, BY_HASH)]}
         if action is not OperatorAction.RESUME or view.status == InstanceStatus.PAUSED or not view.instance.steps:
             return {}
         return {"from_step": view.instance.steps[self.engine.below(len(view.instance.steps))]["id"]}
@@ -373,7 +386,7 @@ class People:
         if row.command_id is not None or not str(row.workflow_id).startswith("wf_"):
             return [row.command_id or row.exception_id]
         views = self.plane.databases["gateway"].rows("command_view")
-        return effects_of([view.row for view in views if view.workflow_id == row.workflow_id])
+        return effects_of([view.row for view in views if view.workflow_id == row.workflow_id], BY_HASH)
 
     def _finding(self, command_id: str) -> dict[str, Any] | None:
         """What a person finds who looks into the target: the truth, once nothing can happen any more."""

@@ -138,11 +138,15 @@ class SimulatedRules:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
+    @property
+    def latest(self) -> Rules:
+        """The rules now."""
+        freezes = tuple(self._plane.freezes.values())
+        return Rules(epoch=1, version=1, policies=Permissive(), freezes=freezes, _answers={})
+
     async def at(self, tx: Any, epoch: int) -> Rules:
         """The rules now."""
-        return Rules(
-            epoch=epoch, version=1, policies=Permissive(), freezes=tuple(self._plane.freezes.values()), _answers={}
-        )
+        return self.latest
 
 
 class Plane:
@@ -155,6 +159,8 @@ class Plane:
         self.alarm = ALARM
         self.planning = rules_of(alarm=ALARM)
         self.payloads = PayloadSchemas()
+        self.thorough = False
+        """True where somebody ends what nobody could observe in time."""
         self.surveyed = False
         """True where systems are looked through for effects that nobody manages."""
         self.accepted: tuple[IgnoreRule, ...] = ()
@@ -191,7 +197,7 @@ class Plane:
         self.beat_ears: dict[str, tuple[Timers, DueLoop[Any]]] = {}
         self.crash_point = 0.0
         self.crash_favourite: str | None = None
-        """The end of the names of those crash points at which processes die often."""
+        """The crash point at which processes die often, or the end of the names of several."""
         self.poisons = 0
         self.processes: list[Process] = []
         self.healed = False
@@ -410,7 +416,11 @@ class Plane:
             windows=Windows(3),
         )
         timers = Timers(desk)
-        handlers = {"orchestrator-commands": CommandHandler(desk), "orchestrator-events": EventHandler(desk)}
+        handlers = {
+            "orchestrator-commands": CommandHandler(desk),
+            "orchestrator-events": EventHandler(desk),
+            "orchestrator-signals": EventHandler(desk),
+        }
         ticks = {
             "orchestrator-due": (timers.due, 0.5),
             "orchestrator-queue": (timers.queue, 0.5),

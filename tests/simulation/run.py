@@ -34,6 +34,8 @@ QUIET_SECONDS: Final = 10.0
 HEAL_SECONDS_MAX: Final = 7200.0
 STEPS_MAX: Final = 400_000
 TRACE_LINES: Final = 60
+CRASHES: Final = 0.001
+"""How likely a process dies at any other crash point where a run asks for one."""
 COMMAND: Final = "command"
 """The definition of cases that are single commands."""
 
@@ -222,6 +224,7 @@ class Run:
             self.clients += [Client(self.plane, request, name, answers) for name in twins]
         self.people: People | None = None
         self.plane.surveyed, self.plane.bulk = self.profile.surveyed, self.profile.meddling > 0
+        self.plane.thorough = self.profile.thorough
         if self.sagas:
             self._draw_workflows(chaos, themed=theme is not None)
         else:
@@ -301,16 +304,19 @@ class Run:
                 raise Violation("too many steps: something turns in circles")
 
 
-def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None) -> Result:
+def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None, crash_at: str | None = None) -> Result:
     """Run one seed and say what it came to.
 
-    `theme` prescribes its misfortunes and `sagas` whether it is about workflows; both make another run of the seed.
+    `theme` prescribes its misfortunes, `sagas` whether it is about workflows, and `crash_at` where processes die again
+    and again; each makes another run of the seed.
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in TABLES}
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     violation = None
     run = Run(seed, theme, sagas=sagas)
+    if crash_at is not None:
+        run.plane.crash_point, run.plane.crash_favourite = max(run.plane.crash_point, CRASHES), crash_at
     try:
         with recorded(counts), named(run.engine):
             run.go()

@@ -453,7 +453,7 @@ class OrchestratorMemory(MemoryTransaction):
         wanted = set(keys)
         return await self.select("lock", lambda row: (row.tenant, row.key) in wanted)
 
-    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
+    async def keep_locks(self, rows: Sequence[LockRow], *, first: bool = False) -> None:
         """Places at locks, kept; a lock that was taken meanwhile ends the transaction."""
         held = {(row.tenant, row.key) for row in rows if row.held}
         foreign = await self.select(

@@ -1,4 +1,8 @@
-"""A whole plane of real processes for tests: started once per module, spoken to over HTTP only."""
+"""A whole plane of real processes for tests: started once per module, spoken to over HTTP only.
+
+What the gateway shows follows several services, each by messages of its own. Who has seen one view move on (a case, an
+exception, a repair, an approval, an act) still waits for the next one that it reads; only the world comes first.
+"""
 
 import asyncio
 import base64
@@ -9,7 +13,8 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.client import HTTPException
@@ -142,9 +147,19 @@ class Plane:
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         pid = self.process(name).pid
+        assert pid > 0, f"{name} is down already"
         os.kill(pid, number)
         if number is signal.SIGSTOP:  # it takes a moment to stop
             eventually(lambda: _state_of(pid) == "T" or None, f"{name} stands still")
+
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """One process stands still meanwhile, and goes on afterwards."""
+        self.kill(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.kill(name, signal.SIGCONT)
 
     def ready(self) -> bool:
         state = self.plan.folder.read_state()
@@ -176,13 +191,20 @@ class Plane:
 
         asyncio.run(self._move(move))
 
+    def now(self) -> datetime:
+        """Business time."""
+        return asyncio.run(self._at_its_timeline(lambda timeline: timeline.now()))
+
     async def _move(self, how: Callable[[PlaneTimeline], Awaitable[Any]]) -> None:
+        await self._at_its_timeline(how)
+        self._tokens.clear()
+
+    async def _at_its_timeline(self, ask: Callable[[PlaneTimeline], Awaitable[T]]) -> T:
         state = self.plan.folder.read_state()
         assert state is not None
         names = [p.name for p in state.processes if p.name.rstrip("0123456789").rstrip("-") in SERVICES]
         async with plane_timeline(self.database_url, self.nats_url, names) as timeline:
-            await how(timeline)
-        self._tokens.clear()
+            return await ask(timeline)
 
     # -- HTTP -----------------------------------------------------------------------------------------------------
 
@@ -263,6 +285,17 @@ class Plane:
         assert answer.status == 200, answer
         return dict(answer.body)
 
+    def command(self, command_id: str, *wanted: str) -> dict[str, Any]:
+        """Wait until a command, whoever sent it, is shown in one of these states."""
+        token = self.token("operator:olga", roles=("operator",))
+
+        def look() -> dict[str, Any] | None:
+            answer = self.get(f"/v1/commands/{command_id}", token)
+            assert answer.status == 200, answer
+            return dict(answer.body) if answer.body["state"] in wanted else None
+
+        return eventually(look, f"{command_id} {wanted}")
+
     def closed(self, workflow_id: str, seconds: float = SETTLE_SECONDS) -> dict[str, Any]:
         """Wait until a case is CLOSED."""
         token = self.token()
@@ -272,6 +305,11 @@ class Plane:
             return dict(answer.body) if answer.status == 200 and answer.body["status"] == "CLOSED" else None
 
         return eventually(look, f"{workflow_id} CLOSED", seconds)
+
+    def tamper(self, system: str, name: str, change: dict[str, Any]) -> None:
+        """An outsider changes the world."""
+        answer = http("POST", f"{self.sandbox_url}/_tamper", {"system": system, "object": name, "change": change})
+        assert answer.status == 200, answer
 
     # -- workflows ------------------------------------------------------------------------------------------------
 
@@ -377,6 +415,11 @@ class Plane:
         self.until(workflow_id, lambda case: case["status"] != "RUNNING" or case["wait"] is not None, "it waits")
         return found
 
+    def withdrawn(self, approval: dict[str, Any]) -> None:
+        """Wait until a question is withdrawn. Before that it would take an answer, whatever its case shows by then."""
+        place = f"/v1/approvals/{approval['approval_id']}"
+        eventually(lambda: self.get(place, self.editor()).body["status"] == "superseded" or None, f"{place} withdrawn")
+
     def editor(self, tenant: str = "acme", sub: str = "operator:ed") -> str:
         """A token of a person who may approve content."""
         return self.token(sub, tenant, ("approver",), ("content:publish",))
@@ -419,7 +462,16 @@ class Plane:
         body = {"event_id": event_id, "type": kind, "data": data, "occurred_at": None}
         answer = self.operate(f"/v1/workflows/{workflow_id}/signals", body, event_id)
         assert answer.status == 202, answer
-        return str(answer.body["disposition"])
+        if answer.body["disposition"] != "pending":
+            return str(answer.body["disposition"])
+        token = self.token("operator:olga", roles=("operator",))
+        place = f"/v1/workflows/{workflow_id}/signals/{event_id}"
+
+        def look() -> str | None:
+            told = self.get(place, token).body["disposition"]
+            return str(told) if told != "pending" else None
+
+        return eventually(look, f"{place} is disposed of")
 
     def history(self, workflow_id: str) -> list[HistoryEvent]:
         """The history of a case so far, its chain of hashes verified; of a case that is over, the whole."""
@@ -470,6 +522,10 @@ class Plane:
         answer = self.get("/v1/exceptions?status=open&limit=200", token)
         assert answer.status == 200, answer
         return [item for item in answer.body["items"] if item["workflow_id"] == workflow_id]
+
+    def free_of_exceptions(self, workflow_id: str) -> None:
+        """Wait until no exception of a case is open."""
+        eventually(lambda: None if self.exceptions(workflow_id) else True, f"no open exception of {workflow_id}")
 
     # -- the world ------------------------------------------------------------------------------------------------
 

@@ -237,9 +237,11 @@ def test_every_system_is_served_by_its_own_adapter(deployment: Deployment) -> No
     """
     plane = Plane(deployment.folder, url=deployment.gateway_url)
     assert {kind.partition(".")[0] for kind in ONE_OF_EACH} | {"wordpress"} == set(adapters())
-    for kind, payload in ONE_OF_EACH.items():
-        capability = plane.capability(kind, "article/composed")
-        answer = plane.submit(capability, f"one:{kind}", kind, "article/composed", payload, prefer="wait=60")
+    for (kind, payload), place in zip(
+        ONE_OF_EACH.items(), ("zone", "publication", "acme/articles", "check"), strict=True
+    ):
+        capability = plane.capability(kind, place)
+        answer = plane.submit(capability, f"one:{kind}", kind, place, payload, prefer="wait=60")
         assert answer.status == 200 and answer.body["state"] == "SUCCESS", (kind, answer)
 
 

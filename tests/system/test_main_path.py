@@ -140,6 +140,60 @@ def test_an_unknown_system_type_or_tenant_is_told_as_such(plane: Plane) -> None:
     assert (answer.status, answer.body["type"]) == (422, "/problems/unknown-command-type")
 
 
+def test_authority_for_one_post_touches_no_other(plane: Plane) -> None:
+    """A capability for one draft changes that draft; under none of its labels does it reach another one, and a draft
+    has no second place to be made in.
+
+    Requirements: G3, G4, G5, S6, E2
+    """
+    made = []
+    for slug in ("object-a", "object-b"):
+        answer = plane.draft(slug)
+        plane.closed(answer.body["workflow_id"])
+        made.append(plane.journal(answer.body["command_id"])["receipt"])
+    own, other = made
+    before = [plane.posts(slug) for slug in ("object-a", "object-b")]
+    capability = plane.capability("wordpress.update_post", f"post/{own['post_id']}")
+    for label in (f"post/{own['post_id']}", "post", f"post/{other['post_id']}"):
+        payload = {
+            "post_id": other["post_id"],
+            "content": "<p>Taken over.</p>",
+            "expected_modified_gmt": other["modified_gmt"],
+        }
+        refused = plane.submit(capability, f"reach:{label}", "wordpress.update_post", label, payload)
+        assert (refused.status, refused.body["check"]) == (403, "resource"), refused
+    drafting = plane.capability("wordpress.create_draft", "*")
+    twin = {"title": "Twin", "content": "<p>Twin.</p>", "slug": "object-a"}
+    refused = plane.submit(drafting, "reach:twin", "wordpress.create_draft", "post/other", twin)
+    assert (refused.status, refused.body["check"]) == (403, "resource"), refused
+    assert [plane.posts(slug) for slug in ("object-a", "object-b")] == before
+    payload = {
+        "post_id": own["post_id"],
+        "content": "<p>As permitted.</p>",
+        "expected_modified_gmt": own["modified_gmt"],
+    }
+    target = f"post/{own['post_id']}"
+    accepted = plane.submit(capability, "reach:own", "wordpress.update_post", target, payload)
+    plane.closed(accepted.body["workflow_id"])
+    assert plane.journal(accepted.body["command_id"])["target_resource"] == target
+
+
+def test_a_title_that_the_site_rewrote_is_no_healthy_end(plane: Plane) -> None:
+    """Content and marker are right, the title is not: done, but not as desired, so a person's and not closed.
+
+    Requirements: X6, L15
+    """
+    plane.fault("rewrite", method="POST", path="/posts$", field="title", replace="Somebody's title")
+    answer = plane.draft("retitled")
+    workflow_id = answer.body["workflow_id"]
+    told = eventually(lambda: plane.exceptions(workflow_id) or None, "a person is told")
+    case = plane.case(workflow_id)
+    phases = {item["element"]: item["phase"] for item in case["vector"]}
+    assert phases.pop("wordpress.fields") == "DRIFT"
+    assert set(phases.values()) == {"HEALTHY"}
+    assert case["status"] != "CLOSED", told
+
+
 def test_another_tenant_sees_nothing(plane: Plane) -> None:
     """Requirements: T1"""
     answer = plane.draft("private")

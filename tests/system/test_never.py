@@ -248,7 +248,7 @@ def test_nothing_runs_without_a_lease(plane: Plane) -> None:
 
     Requirements: E5, R7, P3
     """
-    plane.fault("delay", method="POST", path="/effect$", system="bench", seconds=3, when="before")
+    plane.fault("delay", method="POST", path="/effect$", system="bench", seconds=6, when="before")
     command_id = post(plane, "under-way")["command_id"]
 
     async def without_lease() -> tuple[int, int]:
@@ -313,7 +313,8 @@ def test_who_repairs_may_do_less_than_who_asked(plane: Plane) -> None:
             "evidence": [],
             "context": {},
         }
-        decision = http("POST", f"{plane.url}/v1/decisions", wanted, headers=headers)
+        named = {**headers, "idempotency-key": f'"more-rights:{command_type}"'}
+        decision = http("POST", f"{plane.url}/v1/decisions", wanted, headers=named)
         assert (decision.status, decision.body["outcome"]) == (201, "denied"), decision
         capability = {"decision_id": decision.body["decision_id"]}
         assert http("POST", f"{plane.url}/v1/capabilities", capability, headers=headers).status == 403

@@ -140,10 +140,14 @@ def test_one_trace_runs_through_http_bus_database_and_adapter(watched: Watched) 
     }
 
     def arrived() -> list[tuple[str, Span]] | None:
+        """Each service exports by itself: a span may arrive long before the one that it is under."""
         found = collector.trace(trace_id)
-        return found if wanted <= {(service.removeprefix("trueup-"), span.name) for service, span in found} else None
+        known = {span.span_id for _, span in found}
+        whole = sum(span.parent_span_id not in known for _, span in found) == 1
+        names = {(service.removeprefix("trueup-"), span.name) for service, span in found}
+        return found if whole and wanted <= names else None
 
-    found = eventually(arrived, f"all of {wanted}")
+    found = eventually(arrived, f"all of {wanted} under one")
     servers = [span for _, span in found if span.kind == Span.SPAN_KIND_SERVER]
     assert [
         attributes_of(span).get("http.method") or attributes_of(span)["http.request.method"] for span in servers
@@ -173,7 +177,8 @@ def test_an_attempt_without_an_answer_is_an_error_in_its_trace(watched: Watched)
 
     def arrived() -> dict[str, Span] | None:
         found = {span.name: span for _, span in collector.trace(trace_id)}
-        return found if {"wordpress.create_draft find", "reconciler-events Found"} <= set(found) else None
+        wanted = {"wordpress.create_draft perform", "wordpress.create_draft find", "reconciler-events Found"}
+        return found if wanted <= set(found) else None
 
     found = eventually(arrived, "spans of the settlement")
     call = found["wordpress.create_draft perform"]
@@ -265,10 +270,8 @@ def test_metrics_of_every_service_show_the_work_and_name_no_tenant(watched: Watc
     expected = [
         ("gateway", "trueup_commands_accepted_total", {}, 2),
         ("gateway", "trueup_http_seconds_count", {"method": "POST", "route": "/v1/commands", "status": "202"}, 1),
-        ("orchestrator", "trueup_loop_messages_total", {"loop": "orchestrator-commands"}, 2),
         ("orchestrator", "trueup_operations_total", {"system": "wordpress", "state": "SUCCESS"}, 1),
         ("orchestrator", "trueup_operations_total", {"system": "wordpress", "state": "FAILED"}, 1),
-        ("adapters", "trueup_loop_messages_total", {"loop": "adapters-wordpress-outcomes"}, 2),
         ("adapters", "trueup_adapter_attempts_total", {"system": "wordpress", "outcome": "CONFIRMED"}, 1),
         ("adapters", "trueup_adapter_attempts_total", {"system": "wordpress", "outcome": "REJECTED"}, 1),
         ("repair-planner", "trueup_exceptions_opened_total", {"kind": "failed"}, 1),
@@ -278,8 +281,17 @@ def test_metrics_of_every_service_show_the_work_and_name_no_tenant(watched: Watc
             lambda s=service, n=name, x=labels, c=count: True if grown(s, n, **x) == c else None,  # type: ignore[misc]
             f"{service} {name} {labels} grows by {count}",
         )
-    assert grown("reconciler", "trueup_loop_messages_total", loop="reconciler-events") >= 1
-    assert grown("reconciler", "trueup_element_phases_total", system="wordpress", phase="HEALTHY") >= 2
+    at_least = [  # messages are delivered once or more often, and of the command before some are still on their way
+        ("orchestrator", "trueup_loop_messages_total", {"loop": "orchestrator-commands"}, 2),
+        ("adapters", "trueup_loop_messages_total", {"loop": "adapters-wordpress-outcomes"}, 2),
+        ("reconciler", "trueup_loop_messages_total", {"loop": "reconciler-events"}, 1),
+        ("reconciler", "trueup_element_phases_total", {"system": "wordpress", "phase": "HEALTHY"}, 2),
+    ]
+    for service, name, labels, count in at_least:
+        eventually(
+            lambda s=service, n=name, x=labels, c=count: True if grown(s, n, **x) >= c else None,  # type: ignore[misc]
+            f"{service} {name} {labels} grows by {count}",
+        )
     for service in SERVICES:
         found = metrics_of(plane, service)
         assert found["trueup_bus_connected", ()] == 1
@@ -373,8 +385,12 @@ def test_key_figures_and_service_levels_of_a_plane_at_work(watched: Watched) -> 
     before = converged()
     plane.closed(plane.draft("counted").body["workflow_id"])
     eventually(lambda: True if converged() > before else None, "the case among the converged")
-    levels = {item["name"]: item for item in items("/v1/slo")}
-    assert levels["operations_terminal_in_time"]["good"] >= 1
+
+    def counted() -> dict[str, dict[str, Any]] | None:
+        levels = {item["name"]: item for item in items("/v1/slo")}
+        return levels if levels["operations_terminal_in_time"]["good"] >= 1 else None
+
+    levels = eventually(counted, "the operation among those that ended in time")
     assert len(levels) == 6 and all(item["burn_rates"] for item in levels.values())
 
     def scraped() -> dict[tuple[str, tuple[tuple[str, str], ...]], float] | None:
@@ -421,7 +437,8 @@ def test_every_figure_that_was_asked_for_is_told_by_both_faces(watched: Watched)
     told: dict[str, list[dict[str, Any]]] = {}
     for item in plane.get("/v1/kpis", reader).body["items"]:
         told.setdefault(item["name"], []).append(item)
-    metrics = eventually(lambda: found if (found := metrics_of(plane, "gateway")) else None, "metrics")
+    last = ("trueup_kpi_denominator", (("kpi", "cost_per_correct_case"), ("window", "7d")))
+    metrics = eventually(lambda: found if last in (found := metrics_of(plane, "gateway")) else None, "figures")
     for words, name in FIGURES_ASKED_FOR.items():
         assert name in told, words
         windows = [item["window_seconds"] for item in told[name]]
@@ -476,9 +493,12 @@ def test_metrics_arrive_over_opentelemetry_as_they_are_scraped(watched: Watched)
     """
     plane, collector = watched.plane, watched.collector
     services = {f"trueup-{service}" for service in SERVICES}
-    eventually(
-        lambda: True if services <= {service for service, _ in collector.metrics} else None, "metrics of every service"
-    )
+    gateway = {("trueup-gateway", name) for name in ("trueup_slo_burn_rate", "trueup_kpi", "trueup_http_seconds")}
+
+    def arrived() -> bool | None:
+        return (services <= {service for service, _ in collector.metrics} and gateway <= set(collector.metrics)) or None
+
+    eventually(arrived, "metrics of every service, and what the gateway counts by a timer")
     messages = collector.metrics["trueup-orchestrator", "trueup_loop_messages"]
     assert messages.sum.is_monotonic
     loops = {pair.value.string_value for point in messages.sum.data_points for pair in point.attributes}
@@ -487,10 +507,10 @@ def test_metrics_arrive_over_opentelemetry_as_they_are_scraped(watched: Watched)
     requests = collector.metrics["trueup-gateway", "trueup_http_seconds"].histogram.data_points
     for point in requests:
         assert sum(point.bucket_counts) == point.count and len(point.bucket_counts) == len(point.explicit_bounds) + 1
-    scraped = {name for name, _ in metrics_of(plane, "gateway")}
     exported = {name for service, name in collector.metrics if service == "trueup-gateway"}
+    scraped = {name for name, _ in metrics_of(plane, "gateway")}
     plain = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in scraped}
-    assert exported <= plain and {"trueup_slo_burn_rate", "trueup_kpi"} <= exported
+    assert exported <= plain
 
 
 def test_alerts_and_dashboard_name_only_what_a_plane_exports(watched: Watched) -> None:

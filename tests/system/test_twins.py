@@ -117,3 +117,37 @@ async def test_nobody_loses_a_request_while_everything_is_restarted(twin_plane: 
     await asyncio.to_thread(eventually, done, f"all {len(load.commands)} commands succeeded")
     happened = collections.Counter(item["object"] for item in twin_plane.effects("bench.effect"))
     assert {happened[command_id] for command_id in load.commands.values()} == {1}
+
+
+def test_of_two_writers_of_one_post_one_loses_and_nothing_is_overwritten(twin_plane: Plane) -> None:
+    """Both saw the same version. The site compares nothing, so the second one waits, looks, and is a conflict; in
+    whichever of the two adapters' processes it is.
+
+    Requirements: X7
+    """
+    plane = twin_plane
+    draft = plane.draft("two-writers")
+    plane.closed(draft.body["workflow_id"])
+    post = plane.journal(draft.body["command_id"])["receipt"]
+    target = f"post/{post['post_id']}"
+    capability = plane.capability("wordpress.update_post", target, max_uses=2)
+    plane.fault("delay", method="POST", path=f"/posts/{post['post_id']}$", seconds=2.0, when="before")
+
+    def update(name: str) -> str:
+        payload = {
+            "post_id": post["post_id"],
+            "content": f"<p>Of {name}.</p>",
+            "expected_modified_gmt": post["modified_gmt"],
+        }
+        answer = plane.submit(capability, f"two-writers:{name}", "wordpress.update_post", target, payload)
+        assert answer.status == 202, answer
+        return str(answer.body["command_id"])
+
+    commands = {name: update(name) for name in ("one", "two")}
+    ended = {name: plane.command(command_id, "SUCCESS", "CONFLICT") for name, command_id in commands.items()}
+    assert sorted(row["state"] for row in ended.values()) == ["CONFLICT", "SUCCESS"]
+    (winner,) = [name for name, row in ended.items() if row["state"] == "SUCCESS"]
+    (stored,) = plane.posts("two-writers")
+    assert f"Of {winner}." in stored["content"]["raw"]
+    (loser,) = [row for row in ended.values() if row["state"] == "CONFLICT"]
+    assert (loser["error_code"], loser["attempt_count"]) == ("version_conflict", 1), "waiting spent no attempt"

@@ -98,6 +98,7 @@ def test_the_requester_cannot_approve_as_a_person_either(plane: Plane) -> None:
     assert reason(plane.answer(approval, token=both)) == (403, "approval")
     assert plane.cancel(workflow_id).status == 202
     plane.status(workflow_id, "CANCELLED")
+    plane.withdrawn(approval)
     assert reason(plane.answer(approval)) == (409, "superseded")
 
 
@@ -201,6 +202,7 @@ def test_cancel_before_the_pivot_leaves_a_clean_world_and_twice_is_once(plane: P
     post = plane.journal(case["steps"][0]["command_id"])["external_resource_id"]
     actions = [item["action"] for item in plane.effects("wordpress.post") if item["object"] == f"acme/{post}"]
     assert actions == ["create", "trash"]
+    plane.withdrawn(approval)
     assert reason(plane.answer(approval)) == (409, "superseded")
     assert plane.cancel(workflow_id, "other-key").status == 409
     token = plane.token("operator:olga", roles=("operator",))
@@ -214,7 +216,7 @@ def test_cancel_while_publishing_is_in_flight_and_lands(plane: Plane) -> None:
 
     Requirements: L12, S3
     """
-    plane.fault("delay", method="POST", path=r"/posts/\d+$", seconds=8, when="after")
+    plane.fault("delay", method="POST", path=r"/posts/\d+$", seconds=12, when="after")
     workflow_id = plane.begun("publish", {"id": "landed"}, "publish:landed")
     assert plane.answer(plane.approval(workflow_id)).status == 200
     eventually(lambda: plane.posts("landed", "publish") or None, "the post is public, its answer hangs")

@@ -88,7 +88,7 @@ def event(message_id: str, tenant: str = "acme", data: bytes = b"{}") -> Message
     return Message(
         id=message_id,
         type="Noted",
-        subject=event_subject("gateway", "signal", tenant),
+        subject=event_subject("gateway", "approval", tenant),
         tenant=tenant,
         source="gateway",
         time=real_now(),

@@ -34,7 +34,9 @@ _COMMAND = (
 _WORKFLOW = '{"idempotency_key": "article-1-v1", "definition": "seo-article-publish", "input": {"article_id": "1", …}}'
 
 _TRACE = "its trace: GET /v1/decisions/<id>"
-_NEXT = {"approval_required": "`trueup approve` lists what is asked; then POST /v1/capabilities with this decision_id"}
+_APPROVED_FIRST = (
+    "`trueup approve` lists what is asked; once it is approved: trueup capability --decision {decision_id}"
+)
 
 app = typer.Typer(
     name="trueup",
@@ -208,7 +210,8 @@ def capability(
     if decision["outcome"] != "approved":
         risk, policies = decision.get("risk") or {}, ", ".join(decision.get("determining_policies") or [])
         why = f"risk {risk.get('level')} {risk.get('score')}, policies {policies or 'none'}"
-        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why}); {_NEXT.get(decision['outcome'], _TRACE)}")
+        following = _APPROVED_FIRST if decision["outcome"] == "approval_required" else _TRACE
+        _fail(f"{decision['decision_id']} is {decision['outcome']} ({why}); {following.format(**decision)}")
     print(client.capability(decision["decision_id"], max_uses, ttl_seconds)["capability"])
 
 
@@ -375,9 +378,12 @@ def history(
 
 
 app.command(epilog=_example("trueup exceptions --kind dead_letter"))(operating.exceptions)
-app.command(epilog=_example("trueup operate REDRIVE exception exc_… --reason 'the target is back' --wait"))(
-    operating.operate
-)
+app.command(
+    epilog=_example(
+        "trueup operate REDRIVE exception exc_… --reason 'the target is back' --wait; with parameters: trueup operate "
+        "ASSIGN exception exc_… --reason 'their article' --param owner=editors (each action's stand in /docs)"
+    )
+)(operating.operate)
 
 
 @app.command(epilog=_example("trueup migrate"))

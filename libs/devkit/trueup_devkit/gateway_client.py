@@ -6,7 +6,7 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from trueup_common.contracts.problems import PROBLEMS
@@ -102,7 +102,16 @@ class GatewayClient:
     def dev_token(self, sub: str, tenant: str, roles: list[str], scopes: list[str], ttl_seconds: int) -> str:
         """An access token of the development issuer."""
         body = {"sub": sub, "tenant": tenant, "roles": roles, "scopes": scopes, "ttl_seconds": ttl_seconds}
-        return str(self.call("POST", "/dev/token", body).body["access_token"])
+        try:
+            return str(self.call("POST", "/dev/token", body).body["access_token"])
+        except GatewayError as error:
+            if error.status != 404:
+                raise
+            raise GatewayError(
+                f"{self.url} has no development issuer: get a token from the issuer that it trusts, and pass it by "
+                "--token or TRUEUP_TOKEN",
+                error.status,
+            ) from error
 
     def decide(self, command_types: list[str], resource: Mapping[str, str], purpose: str) -> Any:
         """Ask governance for a decision on single commands."""
@@ -172,6 +181,10 @@ class GatewayClient:
             after_seq = int(page[-1]["seq"])
 
 
+_SAID: Final = frozenset({"type", "title", "status", "detail", "instance", "check", "errors", "advice"})
+"""Members of a problem document that have words of their own."""
+
+
 def in_words(answer: Answer) -> str:
     """A problem document for a person: what was refused, every place that does not fit, and what to do next."""
     problem = answer.body if isinstance(answer.body, dict) else {}
@@ -185,8 +198,19 @@ def in_words(answer: Answer) -> str:
         text += f" (repeat after {answer.headers['retry-after']} s)"
     for error in problem.get("errors") or []:
         text += f"\n  {error.get('pointer')}: {error.get('detail')}"
+    for name, value in problem.items():
+        if name not in _SAID and value not in (None, [], {}):
+            text += f"\n  {name}: {_plain(value)}"
     known = PROBLEMS.get(str(problem.get("type") or "").rpartition("/")[2])
-    return f"{text}\n  {known.advice}" if known else text
+    advice = problem.get("advice") or (known.advice if known else None)
+    return f"{text}\n  {advice}" if advice else text
+
+
+def _plain(value: Any) -> str:
+    """A further member of a problem document: what a list of words holds, and anything else as JSON."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _parse(raw: bytes) -> Any:

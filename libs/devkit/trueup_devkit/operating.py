@@ -131,6 +131,8 @@ def line_of(item: dict[str, Any], now: datetime) -> str:
     due = f"{'late by' if left.total_seconds() < 0 else 'due in'} {hours:.1f} h"
     code = (item.get("envelope") or {}).get("failure_code") or item["failure_class"]
     about = item.get("command_id") or item.get("workflow_id") or "-"
+    element, place = ((item.get("envelope") or {}).get(name) for name in ("element", "target_resource"))
+    about = f"{element} of {place}" if element else about  # one operation may have several that drift
     actions = ", ".join(item.get("allowed_actions") or ()) or "nothing"
     return f"{item['exception_id']}  {item['kind']}  {code}  {item['owner']}  {due}  {about}  {actions}"
 

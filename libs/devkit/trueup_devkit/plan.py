@@ -22,6 +22,9 @@ ADAPTERS = "adapters"
 CUSTOMER_DATABASE = "trueup_customer"
 MODULES: dict[str, str] = {service: f"trueup_{service.replace('-', '_')}.main" for service in SERVICES}
 REPLICAS_MAX = 16
+SESSIONS_MAX = "5"
+"""Of one process on the embedded server: a session keeps the plans of all it ever asked, 10 to 20 MB of memory after
+some work, and one process keeps no more of them busy on a laptop. TRUEUP_DATABASE_POOL says otherwise."""
 SECRET_READERS: dict[str, tuple[str, ...]] = {
     "DATABASE_URL": (),  # the caller's is the admin's; each service gets its own
     "NATS_URL": (),
@@ -155,6 +158,8 @@ def service_environment(
         "TRUEUP_NATS_URL": caller.get(f"TRUEUP_NATS_URL_{service.upper().replace('-', '_')}")
         or (plan.external_nats_url or _user_url(addresses.nats_url, service, secrets.read(secrets.bus)[service])),
     }
+    if plan.external_database_url is None:
+        environment.setdefault("TRUEUP_DATABASE_POOL", SESSIONS_MAX)
     made = {"GRANT_KEYS": secrets.grant_keys, "SIGNING_KEY": secrets.signing_key}
     if plan.mode == "development":
         made["DEV_ISSUER_KEY"] = secrets.dev_issuer_key

@@ -34,6 +34,13 @@ class ProcessState:
     health: dict[str, Any] = field(default_factory=dict)
     log: str = ""
 
+    def public(self) -> dict[str, Any]:
+        """The process in `trueup status --json`. Services serve their metrics where they say that they are ready."""
+        asked = self.health.get("path") == "/readyz" and self.name != "sandbox"
+        metrics_url = f"http://127.0.0.1:{self.health['port']}/metrics" if asked else None
+        ready = {"name": self.name, "pid": self.pid, "restarts": self.restarts, "ready": self.ready}
+        return {**ready, "metrics_url": metrics_url}
+
 
 @dataclass
 class PlaneState:
@@ -54,8 +61,7 @@ class PlaneState:
     def public(self) -> dict[str, Any]:
         """The documented shape of `trueup status --json`."""
         urls = ("gateway_url", "console_url", "sandbox_url", "database_url", "nats_url", "state_dir")
-        listed = [{"name": p.name, "pid": p.pid, "restarts": p.restarts, "ready": p.ready} for p in self.processes]
-        return {**{name: getattr(self, name) for name in urls}, "processes": listed}
+        return {**{name: getattr(self, name) for name in urls}, "processes": [p.public() for p in self.processes]}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import asyncpg
     from nats.aio.client import Client
 
-ACK_TIMEOUT_SECONDS = 15.0
+ACK_TIMEOUT_SECONDS = 60.0
+"""A process that was just killed has to come back first, on whatever machine."""
 SETTLE_TIMEOUT_SECONDS = 2.0
 STEPS_MAX = 10_000
 _ASK_AGAIN_SECONDS = 1.0

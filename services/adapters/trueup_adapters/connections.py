@@ -5,13 +5,14 @@ A file that is wrong in any place is refused as a whole, with the place and with
 
 import os
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trueup_common.contracts.adapter import Connection
+from trueup_common.contracts.adapter import Adapter, Connection
 from trueup_common.contracts.ids import SYSTEM_PATTERN, TENANT_PATTERN
 
 FILE_BYTES_MAX: Final = 1_000_000
@@ -23,6 +24,21 @@ _SETTINGS_OF_SERVICE: Final = (
     "requests_per_second",
     "allow_private_network",
 )
+
+
+def unknown_setting(adapter: Adapter, connection: Connection) -> str | None:
+    """What is wrong with the names of a connection's settings, where the adapter says which it reads."""
+    names: frozenset[str] | None = getattr(adapter, "settings", None)
+    unknown = sorted(set(connection.settings) - names) if names is not None else []
+    if names is None or not unknown:
+        return None
+    said = [f"{name!r}{_meant(name, names | set(_SETTINGS_OF_SERVICE))}" for name in unknown]
+    return f"connection {connection.tenant}/{connection.system}: unknown settings: {', '.join(said)}"
+
+
+def _meant(name: str, names: Collection[str]) -> str:
+    close = get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+    return f" (is {close[0]!r} meant?)" if close else f"; there are {', '.join(sorted(names))}"
 
 
 class ConnectionsUnusable(ValueError):
@@ -55,10 +71,12 @@ def read_connections(
     slots: int = 16,
     environment: Mapping[str, str] | None = None,
     systems: Collection[str] | None = None,
+    known: Collection[str] | None = None,
 ) -> tuple[Connection, ...]:
     """All connections of a file. `private_networks` and `slots` are the defaults of this process.
 
-    With `systems`, only theirs: a process of one system needs no secret of another. Raises ConnectionsUnusable.
+    With `systems`, only theirs: a process of one system needs no secret of another. With `known`, a system that is not
+    among them is refused: nobody would serve it. Raises ConnectionsUnusable.
     """
     try:
         text = path.read_bytes()
@@ -79,6 +97,7 @@ def read_connections(
             slots=slots,
             environment=environment or os.environ,
             systems=systems,
+            known=known,
         )
     except ConnectionsUnusable as error:
         raise ConnectionsUnusable(f"connections file {path}: {error}") from None
@@ -91,6 +110,7 @@ def connections_of(
     slots: int,
     environment: Mapping[str, str],
     systems: Collection[str] | None = None,
+    known: Collection[str] | None = None,
 ) -> tuple[Connection, ...]:
     """All connections of a parsed document, or those of `systems`. Raises ConnectionsUnusable."""
     try:
@@ -105,6 +125,9 @@ def connections_of(
         if pair in seen:
             raise ConnectionsUnusable(f"connections.{position}: {entry.tenant}/{entry.system} is there twice")
         seen.add(pair)
+        if known is not None and entry.system not in known:
+            meant = _meant(entry.system, known)
+            raise ConnectionsUnusable(f"connections.{position}.system: no adapter serves {entry.system!r}{meant}")
         if systems is not None and entry.system not in systems:
             continue
         allowed = entry.allow_private_network

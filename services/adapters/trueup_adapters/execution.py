@@ -15,6 +15,7 @@ from typing import Any, Final
 from opentelemetry.trace import SpanKind
 
 from trueup_adapters.attempts import Transmission, find, perform, probe, undecided, unread
+from trueup_adapters.connections import unknown_setting
 from trueup_adapters.core.breaker import Breaker
 from trueup_adapters.core.effect import EffectRow
 from trueup_adapters.core.job import (
@@ -155,11 +156,16 @@ def _told(row: EffectRow, attempt_id: str | None, fence: int) -> dict[str, str |
 
 def open_lines(connections: Iterable[Connection], adapters: Mapping[str, Adapter]) -> dict[tuple[str, str], Line]:
     """Lines for every connection that an adapter here can serve. Raises ValueError for unusable settings."""
-    return {
-        (connection.tenant, connection.system): Line(connection, adapters[connection.system].open(connection))
-        for connection in connections
-        if connection.system in adapters
-    }
+    lines: dict[tuple[str, str], Line] = {}
+    for connection in connections:
+        adapter = adapters.get(connection.system)
+        if adapter is None:
+            continue
+        wrong = unknown_setting(adapter, connection)
+        if wrong is not None:
+            raise ValueError(wrong)
+        lines[connection.tenant, connection.system] = Line(connection, adapter.open(connection))
+    return lines
 
 
 class Execution:

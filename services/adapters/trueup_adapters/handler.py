@@ -26,9 +26,9 @@ from trueup_adapters.core.fold import (
 from trueup_adapters.core.job import Finished, FinishedMessage, Job, Looked, LookJob, Probed, ProbeJob, SendJob, Sent
 from trueup_adapters.core.receipt import finding_of_receipt, receipt_of_outcome, shifted, storable_observation
 from trueup_adapters.core.survey import compared, is_survey, operations_of
-from trueup_adapters.store import AdaptersTransaction, Changes
+from trueup_adapters.store import AdaptersTransaction, Changes, ObjectKey
 from trueup_common.contracts.adapter import LeaseLost, Outcome, not_sent
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, target_of
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.observation import Finding
@@ -92,6 +92,8 @@ class _Batch:
     jobs: list[Job] = field(default_factory=list)
     outgoing: list[Outgoing] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
+    holders: dict[ObjectKey, set[str]] = field(default_factory=dict)
+    """Of the objects that attempts of this batch have to have alone: the operations that have them."""
 
     def load(self, rows: Iterable[EffectRow]) -> None:
         """Rows as stored."""
@@ -221,7 +223,9 @@ class TaskHandler(Foreseeing):
         self.monotonic = monotonic
         self.send_window = timedelta(seconds=send_window_seconds)
         self._jobs: list[Job] = []
-        self._proposed: dict[str, None] = {}
+        self._proposed: dict[str, datetime | None] = {}
+        """When this process meant to send an attempt, by which the row tells whether it was that transaction that was
+        kept, and not an earlier one of the same task; None once the attempt has begun."""
         self._tasks: dict[str, ExecuteTask | FindTask | ProbeTask] = {}
         """What the messages of the batch at hand say, as far as they can be read."""
 
@@ -230,8 +234,8 @@ class TaskHandler(Foreseeing):
         """Fences keep duplicates out."""
         return False
 
-    def foresee(self, tx: AdaptersTransaction, messages: Sequence[Message]) -> None:
-        """The ledger rows of all operations."""
+    def foresee(self, tx: AdaptersTransaction, messages: Sequence[Message]) -> bool:
+        """The ledger rows of all operations. Those of first attempts are presumed not to be there."""
         self._tasks.clear()
         for message in messages:
             if message.id not in self._tasks:
@@ -240,6 +244,7 @@ class TaskHandler(Foreseeing):
         ids = _operations(self._tasks.values())
         if ids:
             tx.foresee_effects(ids)
+        return len(self._tasks) == len(messages) and all(map(_is_first, self._tasks.values()))
 
     async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Fold a batch of tasks into the ledger."""
@@ -247,8 +252,11 @@ class TaskHandler(Foreseeing):
         batch = _Batch(moment, self.monotonic() if asked is None else asked)
         tasks = [(message, self._read_ahead(message)) for message in messages]
         ids = _operations(task for _, task in tasks)
-        if ids:
+        if ids and not moment.presumed:
             batch.load(await tx.effects(ids))
+        objects = self._objects(batch, [task for _, task in tasks])
+        if objects:
+            batch.holders = await tx.holders(self.system, objects, moment.real)
         for message, task in tasks:
             if isinstance(task, ExecuteTask):
                 self._execute(batch, message, task)
@@ -267,7 +275,7 @@ class TaskHandler(Foreseeing):
         jobs, self._jobs = self._jobs, []
         for job in jobs:
             if isinstance(job, SendJob):
-                self._proposed.pop(job.attempt.attempt_id, None)
+                self._proposed[job.attempt.attempt_id] = None
             self.background.start(job)
 
     def _task(self, message: Message) -> ExecuteTask | FindTask | ProbeTask:
@@ -287,6 +295,18 @@ class TaskHandler(Foreseeing):
         """The task of a message. Raises Unprocessable."""
         task: ExecuteTask | FindTask | ProbeTask | None = self._tasks.pop(message.id, None)
         return self._task(message) if task is None else task
+
+    def _objects(self, batch: _Batch, tasks: Iterable[ExecuteTask | FindTask | ProbeTask]) -> list[ObjectKey]:
+        """What attempts that may begin here have to have alone. Looking is held up by nobody."""
+        found: set[ObjectKey] = set()
+        for task in tasks:
+            if isinstance(task, ExecuteTask):
+                declaration = self.declarations.declaration(task.operation.declaration_sha256)
+                row, is_decided = batch.rows.get(task.operation.command_id), task.decided_by is not None
+                key = _object(task, declaration) if declaration is not None else None
+                if key is not None and decide(row, task.fence, decided=is_decided) is Action.SEND:
+                    found.add(key)
+        return sorted(found)
 
     def _execute(self, batch: _Batch, message: Message, task: ExecuteTask) -> None:
         operation, now = task.operation, batch.moment.real
@@ -317,27 +337,30 @@ class TaskHandler(Foreseeing):
             self._look(batch, message, row, look, None)
         elif action is Action.ANSWER_STORED:
             self._answer(batch, message, task, row)
-        elif row.attempt_id == task.attempt_id and row.worker == self.worker and self._never_started(batch, task):
+        elif row.attempt_id == task.attempt_id and row.worker == self.worker and self._never_started(batch, task, row):
             self._start(batch, message, row)
 
-    def _never_started(self, batch: _Batch, task: ExecuteTask) -> bool:
+    def _never_started(self, batch: _Batch, task: ExecuteTask, row: EffectRow) -> bool:
         """True for an attempt that this very process committed while it was told that its transaction had failed.
 
         Not for a second copy of a task in one batch: the first one starts with this commit.
         """
         begins = any(isinstance(job, SendJob) and job.attempt.attempt_id == task.attempt_id for job in batch.jobs)
-        return task.attempt_id in self._proposed and not begins
+        return row.sent_at is not None and self._proposed.get(task.attempt_id) == row.sent_at and not begins
 
     def _send(self, batch: _Batch, message: Message, task: ExecuteTask, row: EffectRow | None) -> None:
         moment, operation = batch.moment, task.operation
         declaration = self.declarations.declaration(operation.declaration_sha256)
         granted: GrantClaims | str
+        key = _object(task, declaration) if declaration is not None else None
         if declaration is None or declaration.type != operation.command_type:
             granted = "declaration_unknown"
         elif moment.real > task.start_by:
             granted = "start_by_passed"
         elif task.deadline_at is not None and moment.business >= task.deadline_at:
             granted = "deadline_passed"
+        elif key is not None and batch.holders.get(key, set()) - {operation.command_id}:
+            granted = "object_busy"
         else:
             granted = self.authority.check(task, declaration, moment.real)
         if isinstance(granted, str) or declaration is None:
@@ -357,9 +380,13 @@ class TaskHandler(Foreseeing):
             send_by=min(task.start_by, moment.real + self.send_window),
             worker=self.worker,
             grant_id=granted.jti,
+            object_key=None if key is None else key[1],
             traceparent=message.traceparent,
         )
-        self._proposed[task.attempt_id] = None
+        if key is not None:
+            batch.holders.setdefault(key, set()).add(operation.command_id)
+        if self._proposed.get(task.attempt_id, moment.real) is not None:
+            self._proposed[task.attempt_id] = moment.real
         if len(self._proposed) > PROPOSED_MAX:
             self._proposed.pop(next(iter(self._proposed)))
         self._start(batch, message, batch.put(sent))
@@ -429,18 +456,35 @@ class TaskHandler(Foreseeing):
         batch.jobs.append(LookJob(row, look, declaration, task, message.traceparent))
 
 
+def _object(task: ExecuteTask, declaration: CommandDeclaration) -> ObjectKey | None:
+    """The object that an attempt has to have alone; None for types that need none."""
+    if not declaration.exclusive:
+        return None
+    operation = task.operation
+    return operation.tenant, target_of(declaration, operation.payload, operation.target.resource)
+
+
+def _is_first(task: ExecuteTask | FindTask | ProbeTask) -> bool:
+    """True for the task of an operation's first attempt."""
+    return isinstance(task, ExecuteTask) and task.fence == 1
+
+
 def _operations(tasks: Iterable[ExecuteTask | FindTask | ProbeTask]) -> list[str]:
     """The operations that tasks are about."""
     return sorted({task.operation.command_id for task in tasks if not isinstance(task, ProbeTask)})
 
 
-class OutcomeHandler:
+class OutcomeHandler(Foreseeing):
     """The second loop: what jobs came to goes into the ledger, and the receipt into the outbox, in one commit."""
 
     @property
     def inbox(self) -> bool:
         """Versions keep duplicates out."""
         return False
+
+    def foresee(self, tx: AdaptersTransaction, messages: Sequence[Message]) -> bool:
+        """Attempts move the rows that they committed; what looks found is judged by rows and time as they are now."""
+        return all(isinstance(message, FinishedMessage) and isinstance(message.finished, Sent) for message in messages)
 
     async def handle(self, tx: AdaptersTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Fold a batch of finished jobs."""

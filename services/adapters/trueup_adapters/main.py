@@ -44,7 +44,10 @@ def installed(names: str) -> dict[str, Adapter]:
 
 
 def configured(settings: Settings, systems: Collection[str] | None = None) -> tuple[Connection, ...]:
-    """Connections of this process. SystemExit where the file cannot be used."""
+    """Connections of this process. SystemExit where the file cannot be used.
+
+    A process that serves every system refuses a system that is not installed; one of some systems cannot know.
+    """
     if settings.connections is None:
         return ()
     try:
@@ -53,6 +56,7 @@ def configured(settings: Settings, systems: Collection[str] | None = None) -> tu
             private_networks=settings.development,
             slots=settings.worker_slots,
             systems=systems,
+            known=systems if not settings.systems.strip() else None,
         )
     except ConnectionsUnusable as error:
         raise SystemExit(f"trueup adapters: {error}") from None

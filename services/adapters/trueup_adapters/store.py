@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
@@ -31,6 +31,12 @@ class Changes:
     """(system, outcome) of the attempts that ended here, for the metrics."""
 
 
+ObjectKey: TypeAlias = tuple[str, str]
+"""(tenant, object) within one system."""
+SOMEBODY: Final = "somebody"
+"""Stands for the operation of a transaction under way, which nobody else can read."""
+
+
 class AdaptersTransaction(Transaction, Protocol):
     """One transaction as the handlers see it."""
 
@@ -40,6 +46,13 @@ class AdaptersTransaction(Transaction, Protocol):
 
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """Ledger rows of these operations."""
+        ...
+
+    async def holders(self, system: str, objects: Sequence[ObjectKey], now: datetime) -> dict[ObjectKey, set[str]]:
+        """The operations that have these objects alone: an attempt of theirs may still act. Waits for nobody.
+
+        Until this transaction ends, nobody else can begin one on an object that it was told of.
+        """
         ...
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
@@ -66,6 +79,15 @@ _THERE: Final = "SELECT command_id FROM effect WHERE command_id = ANY($1::text[]
 ANY_OVERDUE: Final = (
     "SELECT EXISTS (SELECT 1 FROM effect WHERE status = 'SENT' AND look_at <= (SELECT clock_timestamp()))"
 )
+_TAKE: Final = """
+SELECT t, o FROM unnest($2::text[], $3::text[]) AS named (t, o)
+WHERE pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array('adapters.object', $1::text, t, o)::text, 0))
+"""
+_HOLDERS: Final = """
+SELECT tenant, object_key, command_id FROM effect
+WHERE system = $1 AND (tenant, object_key) IN (SELECT * FROM unnest($2::text[], $3::text[]))
+  AND object_key IS NOT NULL AND status IN ('SENT', 'UNKNOWN') AND late_until > $4
+"""
 ATTEMPTS: Final = Tally("trueup_adapter_attempts", "Attempts by what they came to", ("system", "outcome"))
 
 
@@ -82,6 +104,16 @@ class SqlAdaptersTransaction(SqlTransaction):
         """Ledger rows of these operations. Most tasks are new, and the claim has told already that there is no row."""
         there = await self.ask(_THERE, list(command_ids)) if self.foreseen(_THERE, list(command_ids)) else [{}]
         return await _EFFECTS.get(self.reading, "command_id", command_ids) if there else []
+
+    async def holders(self, system: str, objects: Sequence[ObjectKey], now: datetime) -> dict[ObjectKey, set[str]]:
+        """First the locks, then the rows: what was committed under a lock is seen by who has it next. A lock that
+        somebody has is not waited for, so that no two batches can deadlock."""
+        tenants, names = [tenant for tenant, _ in objects], [name for _, name in objects]
+        taken = {(row["t"], row["o"]) for row in await self.connection.fetch(_TAKE, system, tenants, names)}
+        found: dict[ObjectKey, set[str]] = {key: set() if key in taken else {SOMEBODY} for key in objects}
+        for row in await self.connection.fetch(_HOLDERS, system, tenants, names, now):
+            found[row["tenant"], row["object_key"]].add(row["command_id"])
+        return found
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
         """Open rows that are due, locked for this transaction."""

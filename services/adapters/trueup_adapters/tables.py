@@ -22,6 +22,13 @@ EFFECT: Final = contract_table(
     key=("command_id",),
     indexes=[
         Index("effect_open", "look_at", postgresql_where=text("status = 'SENT'")),
+        Index(
+            "effect_object",
+            "tenant",
+            "system",
+            "object_key",
+            postgresql_where=text("object_key IS NOT NULL AND status IN ('SENT', 'UNKNOWN')"),
+        ),
     ],
     fixed=EFFECT_FIXED,
 )

@@ -1,13 +1,18 @@
-"""Accepting commands: a batch is decided on the rows that one transaction holds, and stored with the first grants."""
+"""Accepting commands: a batch is decided on the rows that one transaction holds, and stored with the first grants.
+
+Most requests are new ones under a capability that this process knows. They are decided without reading, and the one
+statement that writes finds out where that was wrong: then the batch is decided again, by what is read (ADR 0037).
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import command_subject
 from trueup_common.runtime.grants import GrantKeys
-from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store
+from trueup_common.runtime.ports import CrashPoints, Moment, Publisher, Schedule, Store, VersionConflict
 from trueup_gateway.batching import Batching
 from trueup_gateway.core.acceptance import Accepted, Known, Replayed, Standing, Submission, Verdict, decide
 from trueup_gateway.core.artifact import ArtifactUseRow
@@ -15,7 +20,10 @@ from trueup_gateway.core.case import DEFINITION, NewCase, first_claims, mandate_
 from trueup_gateway.core.grants import question_of
 from trueup_gateway.core.records import LineageRow
 from trueup_gateway.rules import RuleBook, Rules
-from trueup_gateway.store import GatewayTransaction
+from trueup_gateway.store import AcceptRows, GatewayTransaction
+
+STANDINGS_MAX: Final = 1000
+"""Capabilities that a process remembers."""
 
 
 class Acceptor(Batching[Submission, Accepted | Replayed]):
@@ -38,17 +46,54 @@ class Acceptor(Batching[Submission, Accepted | Replayed]):
         self._store = store
         self._rules = rules
         self._keys = keys
+        self._standings: dict[str, Standing] = {}
 
     async def _once(self, submissions: Sequence[Submission]) -> tuple[list[Verdict], list[Outgoing]]:
+        kept = None
+        try:
+            kept = await self._decide(submissions, presumed=True)
+        except VersionConflict:
+            for item in submissions:
+                self._standings.pop(item.capability_id, None)
+        found = kept or await self._decide(submissions, presumed=False)
+        assert found is not None
+        return found
+
+    def _presume(self, tx: GatewayTransaction, submissions: Sequence[Submission]) -> AcceptRows | None:
+        """What is not read and most likely so: known capabilities, governance as of late, and keys that are new."""
+        rules, standings = self._rules.latest, {}
+        for item in submissions:
+            standing = self._standings.get(item.capability_id)
+            if standing is None or item.payload_ref is not None or item.supersedes is not None:
+                return None
+            standings[item.capability_id] = standing
+        claimed = tx.presume(self.name, []) if rules is not None else None
+        if rules is None or claimed is None:
+            return None
+        return AcceptRows(claimed[0], rules.epoch, standings, by_key={}, by_identity={})
+
+    async def _read(self, tx: GatewayTransaction, submissions: Sequence[Submission]) -> AcceptRows:
+        rows = await tx.accept_rows(
+            [item.capability_id for item in submissions],
+            [item.tenant for item in submissions],
+            [item.key for item in submissions],
+            [item.identity for item in submissions],
+            lock=False,  # what was read is checked again where it is written
+        )
+        if len(self._standings) > STANDINGS_MAX:
+            self._standings.clear()
+        self._standings.update(rows.standings)
+        return rows
+
+    async def _decide(
+        self, submissions: Sequence[Submission], *, presumed: bool
+    ) -> tuple[list[Verdict], list[Outgoing]] | None:
+        """Decide and store in one transaction. None where nothing may be presumed: only a read can refuse or replay."""
         outgoing: list[Outgoing] = []
         async with self._store.transaction() as tx:
-            rows = await tx.accept_rows(
-                [item.capability_id for item in submissions],
-                [item.tenant for item in submissions],
-                [item.key for item in submissions],
-                [item.identity for item in submissions],
-                lock=False,  # what was read is checked again where it is written
-            )
+            rows = self._presume(tx, submissions) if presumed else await self._read(tx, submissions)
+            if rows is None:
+                return None
             rules = await self._rules.at(tx, rows.epoch)
             now = rows.moment.business
             held = await _held(tx, submissions)
@@ -74,6 +119,8 @@ class Acceptor(Batching[Submission, Accepted | Replayed]):
                 ),
             )
             accepted = [verdict for verdict in verdicts if isinstance(verdict, Accepted)]
+            if presumed and len(accepted) < len(verdicts):
+                return None
             if accepted:
                 cases = [self._case(verdict, rows.moment, rules) for verdict in accepted]
                 outgoing = [
@@ -81,7 +128,7 @@ class Acceptor(Batching[Submission, Accepted | Replayed]):
                     for case, verdict in zip(cases, accepted, strict=True)
                 ]
                 await _replace(tx, accepted, now)
-                await tx.save_cases(cases)
+                await tx.save_cases(cases, rows.epoch)
                 await _save_uses(tx, accepted, now)
                 await tx.post(outgoing)
             self._crash.reach("gateway-accept.before_commit")
@@ -147,7 +194,12 @@ def still_permitted(rules: Rules, item: Submission, standing: Standing) -> bool:
     if decision.policy_sha256 == rules.policy_sha256 and unchanged:
         return True
     answer = rules.ask(
-        question_of(decision, item.declaration, resource=item.resource, approved=decision.approved_at is not None)
+        question_of(
+            decision,
+            item.declaration,
+            resource=item.acts_on or item.resource,
+            approved=decision.approved_at is not None,
+        )
     )
     return answer.allowed and not answer.errors
 

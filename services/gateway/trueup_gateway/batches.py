@@ -13,7 +13,19 @@ from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.ports import Moment
 from trueup_gateway.api.acts import telling
 from trueup_gateway.api.operators import OperatorCommandRequest, TargetWanted, admit
-from trueup_gateway.core.batches import BatchState, ItemState, ended_as, paced
+from trueup_gateway.core.batches import (
+    AUTHORITY_HOURS,
+    ITSELF,
+    TABLE,
+    TRAIL_MAX,
+    BatchState,
+    ItemState,
+    Turn,
+    ended_as,
+    lapsed,
+    paced,
+    turned,
+)
 from trueup_gateway.core.person_records import OperatorBatchItemRow, OperatorBatchRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.rules import RuleBook
@@ -51,13 +63,15 @@ class Batches:
     ) -> OperatorBatchRow:
         """The batch after one look: what ended, what is asked for next, and whether that was all."""
         running = await self._follow(tx, moment, batch)
+        if batch.state == BatchState.RUNNING and lapsed(batch.started_at, moment.business):
+            batch = _paused(batch, moment)
         if batch.state == BatchState.RUNNING:
             batch = await self._take(tx, moment, batch, RUNNING_MAX - running, outgoing)
         else:
             batch = batch.evolve(next_at=moment.real)  # behind all that were not looked at since: none starves another
         if await tx.open_items(batch.batch_id):
             return batch
-        over = BatchState.DONE if batch.state == BatchState.RUNNING else BatchState(batch.state)
+        over = TABLE.get((BatchState(batch.state), Turn.FINISH), BatchState(batch.state))
         ended: OperatorBatchRow = batch.evolve(state=over, ended_at=moment.business)
         return ended
 
@@ -113,3 +127,12 @@ class Batches:
         outgoing.append(telling(asked, "operator", batch.tenant, asked.operator_command_id, moment, None))
         taken: OperatorBatchItemRow = item.evolve(state=ItemState.RUNNING, operator_command_id=row.operator_command_id)
         return taken
+
+
+def _paused(batch: OperatorBatchRow, moment: Moment) -> OperatorBatchRow:
+    """A batch that waits for somebody: the authority of its last start is over."""
+    reason = f"{batch.actor} started it more than {AUTHORITY_HOURS} hours ago: start it again to go on"
+    after = TABLE[BatchState.RUNNING, Turn.PAUSE]
+    entry = turned(Turn.PAUSE, after, ITSELF, reason, None, moment.business)
+    waiting: OperatorBatchRow = batch.evolve(state=after, trail=[*batch.trail, entry][-TRAIL_MAX:])
+    return waiting

@@ -130,7 +130,8 @@ class Batching(ABC, Generic[R, V]):
                 return []
             return await self._apart(batch, None)
         self._crash.reach(f"{self.name}.committed")
-        _answer(batch, verdicts)
+        # In the next turn: who waits for the end of his command waits less where its message leaves before he goes on.
+        asyncio.get_running_loop().call_soon(_answer, batch, verdicts)
         return outgoing
 
     async def _apart(self, batch: Sequence[_Waiting[R, V]], alone: Refused | None) -> list[Outgoing]:

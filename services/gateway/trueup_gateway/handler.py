@@ -1,5 +1,6 @@
 """The gateway's worker: mints grants for proposed tasks, and projects the other services' events into the views."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,12 +21,13 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import INSTANCE_TERMINAL
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.grants import GrantKeys
 from trueup_common.runtime.host import Unprocessable
-from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.ports import Foreseeing, Moment
 from trueup_gateway.core import projection
 from trueup_gateway.core.grants import Facts, Refusal, counts, mint
 from trueup_gateway.core.marks import late_writes
@@ -59,7 +61,7 @@ class _Grounds:
     approvals: dict[str, ApprovalRow]
 
 
-class GrantHandler:
+class GrantHandler(Foreseeing):
     """GrantRequest → ExecuteTask with its grant, or GrantRefused."""
 
     inbox = True
@@ -68,25 +70,46 @@ class GrantHandler:
         self._rules = rules
         self._catalog = catalog
         self._keys = keys
+        self._requests: dict[str, GrantRequest] = {}
+        """What the messages of the batch at hand ask, by message."""
+
+    def foresee(self, tx: GatewayTransaction, messages: Sequence[Message]) -> bool:
+        """What the requests of the batch rest on."""
+        self._requests.clear()
+        for message in messages:
+            with contextlib.suppress(Unprocessable):
+                self._requests[message.id] = _read(message)
+        if self._requests:
+            tx.foresee_grants({request.mandate_id for request in self._requests.values()})
+        return False
 
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Decide on every proposed task of the batch by the rows of this transaction."""
-        requests = [(message, _read(message)) for message in messages]
+        requests = [(message, self._request(message)) for message in messages]
         grounds = await self._grounds(tx, [request for _, request in requests])
         outgoing, counted = [], []
         for message, request in requests:
             facts = self._facts(request, grounds, moment)
             found = mint(request, facts, now=moment.business, real=moment.real, ask=grounds.rules.ask)
             if not isinstance(found, Refusal) and counts(request, facts):
-                grounds.rows.effects[found.mandate].add(found.op)
-                counted.append(EffectCountRow(mandate_id=found.mandate, command_id=found.op, first_at=moment.business))
+                counted.append(self._count(grounds.rows.effects[found.mandate], found, moment))
             outgoing.append(self._answer(message, request, found, moment))
         await tx.save_effects(counted)
         return outgoing
 
+    def _request(self, message: Message) -> GrantRequest:
+        return self._requests.pop(message.id) if message.id in self._requests else _read(message)
+
+    def _count(self, effects: set[str], found: GrantClaims, moment: Moment) -> EffectCountRow:
+        """One effect more; whoever counts beside us takes the same number, and one of both decides again."""
+        effects.add(found.op)
+        return EffectCountRow(
+            mandate_id=found.mandate, number=len(effects), command_id=found.op, first_at=moment.business
+        )
+
     async def _grounds(self, tx: GatewayTransaction, requests: Sequence[GrantRequest]) -> _Grounds:
         """What the requests of a batch rest on."""
-        rows = await tx.grant_rows([request.mandate.mandate_id for request in requests])
+        rows = await tx.grant_rows({request.mandate_id for request in requests})
         named = [request.approval_id for request in requests if request.approval_id is not None]
         return _Grounds(
             rules=await self._rules.at(tx, rows.epoch),
@@ -96,7 +119,7 @@ class GrantHandler:
 
     def _facts(self, request: GrantRequest, grounds: _Grounds, moment: Moment) -> Facts:
         operation, rows, rules = request.task.operation, grounds.rows, grounds.rules
-        mandate = rows.mandates.get(request.mandate.mandate_id)
+        mandate = rows.mandates.get(request.mandate_id)
         fields = {
             "tenant": operation.tenant,
             "system": operation.target.system,
@@ -115,7 +138,7 @@ class GrantHandler:
             policy_sha256=rules.policy_sha256,
             epoch=rules.epoch,
             undoes=self._catalog.declaration(undone) if undone else None,
-            effects=frozenset(rows.effects.get(request.mandate.mandate_id, ())),
+            effects=frozenset(rows.effects.get(request.mandate_id, ())),
             approval=grounds.approvals.get(request.approval_id or ""),
         )
 
@@ -149,7 +172,7 @@ class GrantHandler:
             message_id=task.attempt_id,
             kind="ExecuteTask",
             subject=task_subject(operation.target.system, "execute", operation.tenant),
-            data=granted.model_dump_json().encode(),
+            data=json_bytes(granted),
         )
 
     async def settled(self, messages: Sequence[Message]) -> None:
@@ -211,7 +234,7 @@ def _case(message: Message) -> projection.CaseTold:
     return told
 
 
-class ViewHandler:
+class ViewHandler(Foreseeing):
     """CaseChanged, ElementChanged, ExceptionChanged, SignalDisposed → rows that the API reads.
 
     Versions deduplicate, so there is no inbox. `over` is told of cases whose end is committed.
@@ -222,6 +245,10 @@ class ViewHandler:
     def __init__(self, over: Callable[[Iterable[str]], None] = lambda _: None) -> None:
         self._over = over
         self._ended: set[str] = set()
+
+    def foresee(self, tx: GatewayTransaction, messages: Sequence[Message]) -> bool:
+        """Nothing is asked: versions decide."""
+        return True
 
     async def handle(self, tx: GatewayTransaction, moment: Moment, messages: Sequence[Message]) -> Sequence[Outgoing]:
         """Project one batch."""

@@ -37,6 +37,7 @@ from trueup_gateway.policy import PolicySet
 from trueup_gateway.rules import RuleBook
 from trueup_gateway.serving import ApiServer
 from trueup_gateway.sightings import AnomalyWatch, Sightings
+from trueup_gateway.signalling import SignalTaker
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction, gateway_store
 from trueup_gateway.store.batches import ANY_DUE as ANY_BATCH_DUE
@@ -215,6 +216,14 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
     reads = GatewayReads(context.database)
     watch = CaseWatch(reads)
     acceptor, starter = _accepting(context, store, rules, keys)
+    signals = SignalTaker(
+        store=store,
+        publisher=context.publisher,
+        crash=context.crash,
+        schedule=context.schedule,
+        queue_max=settings.accept_queue_max,
+        sightings=sightings,
+    )
     subject = answer_subject(re.sub(r"[^A-Za-z0-9_-]", "-", settings.instance) or SERVICE)
     verifier = verifier_of(signing, dev)
     address = checked_issuer(settings)
@@ -228,6 +237,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         rules=rules,
         acceptor=acceptor,
         starter=starter,
+        signals=signals,
         answers=answers,
         verifier=verifier,
         signing_key=signing,
@@ -241,7 +251,8 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         levels=read_service_levels(settings),
         sightings=sightings,
     )
-    parts.ready.append(lambda: None if acceptor.alive and starter.alive else "accepting: stopped")
+    takers = (acceptor, starter, signals)
+    parts.ready.append(lambda: None if all(taker.alive for taker in takers) else "accepting: stopped")
     gateway.ready = [
         lambda: None if context.bus.connected else "bus: not connected",
         *parts.ready,
@@ -249,15 +260,15 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         lambda: _unloaded(context),
     ]
     await context.bus.hear(subject, answers.nudge)
-    acceptor.start()
-    starter.start()
+    for taker in takers:
+        taker.start()
     app = create_app(gateway, traced=tracing.is_on())
     server = ApiServer(app, settings, leaving=(answers.dismiss, watch.dismiss))
     parts.background += [lambda: server.run(context.stop), lambda: answers.poll(context.stop)]
     parts.background.append(lambda: watch.run(context.stop))
     if issuer is not None:
         parts.background.append(lambda: issuer.run(context.stop))
-    parts.close += [acceptor.close, starter.close]
+    parts.close += [taker.close for taker in takers]
 
 
 def _accepting(

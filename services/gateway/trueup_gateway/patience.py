@@ -15,6 +15,7 @@ _BODY: Final = orjson.dumps(
         "status": _PROBLEM.status,
         "detail": "The whole request did not come in time.",
         "instance": "urn:trueup:request:unknown",
+        "advice": _PROBLEM.advice,
     }
 )
 _ANSWER: Final = (

@@ -13,6 +13,8 @@ from trueup_gateway.core.policy import Act, Answer, Question
 _POLICIES: Final = files("trueup_gateway") / "policies"
 SCHEMA_TEXT: Final = (_POLICIES / "schema.cedarschema").read_text(encoding="utf-8")
 DEFAULT_TEXT: Final = (_POLICIES / "default.cedar").read_text(encoding="utf-8")
+GUARDS_TEXT: Final = (_POLICIES / "guards.cedar").read_text(encoding="utf-8")
+"""What stands beside every set: no set can let one tenant act on another's, or somebody approve what he asked for."""
 TEXT_CHARACTERS_MAX: Final = 200_000
 _SCHEMA: Final = cedarpy.Schema.from_str(SCHEMA_TEXT)
 
@@ -44,7 +46,7 @@ class PolicySet:
         errors = _errors_of(text)
         if errors:
             raise PolicyInvalid(errors)
-        self._policies = cedarpy.PolicySet.from_str(text)
+        self._policies = cedarpy.PolicySet.from_str(f"{text}\n{GUARDS_TEXT}")
 
     @classmethod
     def default(cls) -> "PolicySet":
@@ -64,7 +66,7 @@ class PolicySet:
             return Answer(False, errors=(f"not evaluated: {type(error).__name__}",))
         diagnostics = result.diagnostics
         errors = tuple(diagnostics.errors)
-        policies = tuple(sorted(str(name) for name in diagnostics.id_annotations_by_reason.values()))
+        policies = tuple(sorted({str(name) for name in diagnostics.id_annotations_by_reason.values()}))
         return Answer(bool(result.allowed) and not errors, policies, errors)
 
 

@@ -57,6 +57,11 @@ class RuleBook:
         self._rules: Rules | None = None
         self._parsed: dict[str, PolicySet] = {}
 
+    @property
+    def latest(self) -> Rules | None:
+        """The rules of the latest epoch that this process has seen."""
+        return self._rules
+
     async def at(self, tx: GatewayTransaction, epoch: int) -> Rules:
         """The rules of an epoch that was read in this transaction."""
         rules = self._rules

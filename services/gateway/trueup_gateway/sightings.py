@@ -13,7 +13,7 @@ from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Moment
 from trueup_common.runtime.settings import Settings
-from trueup_gateway.core.anomalies import AnomalyRules, anomalies, reported, told_rows
+from trueup_gateway.core.anomalies import AnomalyRules, anomalies, calmed, marks, reported, told_row
 from trueup_gateway.core.number_records import SightingRow
 from trueup_gateway.store import GatewayTransaction
 
@@ -63,7 +63,7 @@ class Sightings:
 
 
 class AnomalyWatch:
-    """Looks for anomalies and tells them as exceptions."""
+    """Looks for anomalies and tells them as exceptions, and their end where they end by themselves."""
 
     def __init__(self, rules: AnomalyRules, sightings: Sightings, settings: Settings) -> None:
         self._rules = rules
@@ -89,26 +89,27 @@ class AnomalyWatch:
         self._ticks += 1
         if self._ticks % FORGET_TICKS == 1:
             await tx.forget_sightings(now)
-        sighted = await tx.sighted(self._rules, now)
-        if not sighted:
+        still = await tx.open_anomalies()
+        sighted = await tx.sighted(self._rules, marks(self._rules, still), now)
+        if not sighted and not still:
             return ()
-        found = anomalies(self._rules, sighted, await tx.told_anomalies(sighted), now)
-        await tx.save_anomalies(told_rows(found, now))
-        reports = []
-        for item in found:
+        rows, reports = calmed(self._rules, still, sighted, now)
+        known = {**await tx.told_anomalies(sighted), **{row.key: row for row in (*still, *rows)}}
+        for item in anomalies(self._rules, sighted, known, now):
             rule = self._rules.of(item.rule)
             assert rule is not None
-            tx.count(TOLD, item.rule)
-            reports.append(
-                reported(
-                    item,
-                    rule,
-                    now=now,
-                    owner=self._settings.exception_owner,
-                    sla_seconds=self._settings.exception_sla_seconds,
-                    reporter=SOURCE,
-                )
+            report = reported(
+                item,
+                rule,
+                now=now,
+                owner=self._settings.exception_owner,
+                sla_seconds=self._settings.exception_sla_seconds,
+                reporter=SOURCE,
             )
+            tx.count(TOLD, item.rule)
+            rows.append(told_row(item, rule, report, known.get(item.key), now))
+            reports.append(report)
+        await tx.save_anomalies(list({row.key: row for row in rows}.values()))
         return [_telling(report, moment) for report in reports]
 
 

@@ -57,7 +57,7 @@ CAPABILITY = contract_table(
     indexes=(Index("capability_decision_id", "decision_id"),),
 )
 MANDATE = contract_table(MandateRow, "mandate", METADATA, key=("mandate_id",))
-EFFECT = contract_table(EffectCountRow, "effect", METADATA, key=("mandate_id", "command_id"))
+EFFECT = contract_table(EffectCountRow, "effect", METADATA, key=("mandate_id", "number"))
 DEFINITION = contract_table(DefinitionRow, "definition", METADATA, key=("tenant", "name", "version"))
 EDGE = contract_table(
     EdgeRow,

@@ -31,6 +31,10 @@ DEV_ISSUER: Final = "trueup-dev-issuer"
 DETAIL_TYPE: Final = "trueup_command"
 WORKFLOW_TYPE: Final = "trueup_workflow"
 START_PERMISSION: Final = "workflow:start"
+_KINDS: Final = {
+    ACCESS_TYPE: "an access token (from POST /dev/token, or from your issuer)",
+    CAPABILITY_TYPE: "a capability (from POST /v1/capabilities)",
+}
 SKEW_SECONDS: Final = 5
 """How far an issuer's clock may run ahead; it never lengthens a token's life."""
 CHARACTERS_MAX: Final = 8192
@@ -198,7 +202,7 @@ class Verifier:
         if set(header) != _HEADER_KEYS or header["alg"] not in EXTERNAL_ALGORITHMS:
             raise unauthorized("signature", "The token's header is not acceptable.")
         if header["typ"] != token_type:
-            raise unauthorized("audience", "The token is of another kind than this call needs.")
+            raise unauthorized("audience", f"The token is of another kind: this call needs {_KINDS[token_type]}.")
         kid = header["kid"]
         for issuer in issuers:
             key = issuer.keys.get(kid) if isinstance(kid, str) else None

@@ -5,7 +5,7 @@ It awaits nothing but the transaction.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -14,10 +14,11 @@ from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import OperatorCommand
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.states import INSTANCE_TERMINAL, OperationState
+from trueup_common.contracts.task import Receipt
 from trueup_common.contracts.workflow import Direction, WorkflowDocument
 from trueup_common.documents.expressions import Expressions
 from trueup_common.runtime.host import Unprocessable
-from trueup_common.runtime.ports import Moment
+from trueup_common.runtime.ports import Moment, VersionConflict
 from trueup_orchestrator.core.case import Authority, Case, Terms
 from trueup_orchestrator.core.dispatch import Load, Pair, Waiting, choose, free, quotas
 from trueup_orchestrator.core.fold import Fold
@@ -26,7 +27,7 @@ from trueup_orchestrator.core.obligations import may_owe
 from trueup_orchestrator.core.opening import take_locks
 from trueup_orchestrator.core.operators import Ground
 from trueup_orchestrator.core.records import DocumentRow, LockRow
-from trueup_orchestrator.core.saga import advance
+from trueup_orchestrator.core.saga import advance, keep_steps
 from trueup_orchestrator.core.seal import seal
 from trueup_orchestrator.core.start import IDENTITY_IN_USE, identity_of
 from trueup_orchestrator.core.steps import Begin, begin, ended_without_effect
@@ -43,6 +44,8 @@ NUMBERS: Final = 1000
 """Operations dispatched in one transaction, at most."""
 
 COMMAND: Final = "command"
+DOCUMENTS_MAX: Final = 1000
+"""Compiled documents that are kept; a batch needs far fewer."""
 """The definition of a single command."""
 
 ROUNDS_MAX: Final = 50
@@ -63,6 +66,11 @@ class Governance(Protocol):
     @property
     def stale(self) -> bool:
         """True where nothing confirmed the active set within the bound."""
+        ...
+
+    @property
+    def quiet(self) -> bool:
+        """True where nothing at all is revoked or frozen."""
         ...
 
     def revoked(self, kind: str, object_id: str | None) -> bool:
@@ -90,6 +98,8 @@ class Desk:
         self._documents: dict[str, tuple[WorkflowDocument, Expressions]] = {}
         self._short: set[Pair] = set()
         """Pairs that were short of room when they were looked at last."""
+        self.freed: Callable[[], None] = lambda: None
+        """Hears of slots that became free without a look at who waits for them."""
         self._looked_up: dict[str, tuple[str | None, str | None]] = {}
         """Business identity and rival of what operators want to try again in the batch at hand, by command."""
         self._corrected: dict[str, Workflow] = {}
@@ -109,6 +119,8 @@ class Desk:
 
     def authority(self, fields: Mapping[str, Any], *, compensation: bool = False) -> Authority:
         """What governance says of an effect with these fields (see `authority_of`)."""
+        if self.governance.quiet:
+            return Authority(stale=self.governance.stale)
         revoked = None
         for kind in ("mandate", "decision", "capability"):
             if self.governance.revoked(kind, fields[f"{kind}_id"]):
@@ -123,6 +135,8 @@ class Desk:
     def authority_of(self, fold: Fold) -> Authority:
         """What governance says of the stored operation in focus."""
         row, instance = fold.operation, fold.instance
+        if self.governance.quiet:
+            return Authority(stale=self.governance.stale)
         return self.authority(
             {
                 "tenant": row.tenant,
@@ -215,12 +229,25 @@ class Desk:
         await tx.keep_documents([row])
         return self.workflow(sha256, fold.instance.declarations)
 
+    def presumes(self, receipt: Receipt) -> bool:
+        """True where a receipt is about a single command in hand, in a pair that had room for all when last seen.
+
+        Its commit compares the version of the case, and who waits for the slot that it frees can be asked after that.
+        """
+        case = self.cases.look(receipt.workflow_id)
+        if case is None or case.instance.definition != COMMAND or case.instance.tenant != receipt.tenant:
+            return False
+        return case.operations[0].command_id == receipt.command_id and pair_of(case.operations[0]) not in self._short
+
     async def recall(self, tx: OrchestratorTransaction, moment: Moment, workflow_ids: Sequence[str]) -> dict[str, Fold]:
         """Folds of those cases that are in hand and that nobody else moved since."""
         known = self.cases.take(workflow_ids)
         if not known:
             return {}
-        versions = await tx.versions(workflow_ids)  # of all, as foreseen
+        if moment.presumed:
+            versions = {key: case.instance.state_version for key, case in known.items()}
+        else:
+            versions = await tx.versions(workflow_ids)  # of all, as foreseen
         return {
             key: Fold(case, moment, self.terms, workflow=self.workflow_of(case.instance))
             for key, case in known.items()
@@ -285,7 +312,10 @@ class Desk:
         self, tx: OrchestratorTransaction, instances: Sequence[InstanceRow], operations: dict[str, list[JournalRow]]
     ) -> dict[str, JournalRow]:
         """All operations of workflows into `operations`; answers those of other cases that steps are attached to."""
-        unknown = sorted({row.sha256 for row in instances} - set(self._documents))
+        needed = {row.sha256 for row in instances}
+        for sha256 in needed & self._documents.keys():
+            self._documents[sha256] = self._documents.pop(sha256)  # used last: what goes is what was not for longest
+        unknown = sorted(needed - self._documents.keys())
         for row in await tx.documents(unknown) if unknown else ():
             self.remember(WorkflowDocument.model_validate(row.document))
         attached = {
@@ -301,6 +331,8 @@ class Desk:
         """Keep a document compiled; answers its hash. Raises ValueError for one that cannot be compiled."""
         if document.sha256 not in self._documents:
             self._documents[document.sha256] = (document, Expressions(document))
+            if len(self._documents) > DOCUMENTS_MAX:
+                del self._documents[next(iter(self._documents))]
         return document.sha256
 
     def workflow_of(self, instance: InstanceRow) -> Workflow | None:
@@ -342,10 +374,15 @@ class Desk:
                 for holder in (await tx.holders([], sorted(identities)) if identities else ())
                 if holder.identity
             }
+            further: dict[str, Fold] = {}
             for fold, item in wanted:
                 self._begin(fold, item, newest, held)
-            begun = {fold.instance.workflow_id for fold, _ in wanted}
-            moving = [fold for fold in moving if fold.instance.workflow_id in begun]  # the others are at rest
+                if not _just_queues(fold, item):
+                    further[fold.instance.workflow_id] = fold
+            for fold in {fold.instance.workflow_id: fold for fold, _ in wanted}.values():
+                if fold.instance.workflow_id not in further:
+                    keep_steps(fold)  # nothing else follows from an effect that queues
+            moving = list(further.values())  # the others are at rest
         log.error(
             "a workflow did not come to rest", extra={"workflows": [fold.instance.workflow_id for fold in moving]}
         )
@@ -416,7 +453,7 @@ class Desk:
                 for key in instance.locks
             ]
             if taken or fold.instance.direction == Direction.FORWARD:
-                await tx.keep_locks(own)
+                await tx.keep_locks(own, first=fold.created)
                 rows = [row for row in rows if row.workflow_id != instance.workflow_id] + own
 
     async def admit(
@@ -429,7 +466,12 @@ class Desk:
         grants: Mapping[str, AcceptanceGrant] | None = None,
     ) -> None:
         """Dispatch what may go out now: of the folds in hand, and of what waits in the store for the same pairs."""
-        wanted = sorted({pair_of(row) for fold in folds.values() for row in waiting_rows(fold)} | set(pairs))
+        in_hand = {pair_of(row) for fold in folds.values() for row in waiting_rows(fold)}
+        if moment.presumed and not in_hand.issuperset(pairs):
+            tx.after_commit(self.freed)
+        wanted = sorted(in_hand if moment.presumed else in_hand | set(pairs))
+        if not wanted:
+            return
         freed = freed_slots(folds.values())
         sizes = {pair: self.windows.size(pair, moment.real) + freed.get(pair, 0) for pair in wanted}
         loads = await self._loads(tx, folds, sizes)
@@ -488,11 +530,15 @@ class Desk:
         await self.admit(tx, moment, folds, pairs=pairs, grants=grants)
         await self.progress(tx, [fold for key, fold in folds.items() if before.get(key) != _states(fold)])
 
-    async def keep(self, tx: OrchestratorTransaction, folds: Iterable[Fold]) -> list[Outgoing]:
-        """Seal and store; answers what is to be sent."""
+    async def keep(
+        self, tx: OrchestratorTransaction, folds: Iterable[Fold], *, presumed: bool = False
+    ) -> list[Outgoing]:
+        """Seal and store; answers what is to be sent. What is presumed of a case, only its save checks."""
         sealed = [seal(fold) for fold in folds]
         tx.after_commit(lambda: self.cases.put([_as_stored(decision.case) for decision in sealed]))
         decisions = [decision for decision in sealed if decision.changes]
+        if presumed and len(decisions) < len(sealed):
+            raise VersionConflict("nothing is saved, and so nothing checks what was presumed of a case")
         if decisions:
             await tx.save(decisions)
             over = [
@@ -510,7 +556,13 @@ def _as_stored(case: Case) -> Case:
     is_open = [row for row in case.obligations if row.status == "open"]
     if len(is_open) == len(case.obligations):
         return case
-    return Case(case.instance, case.operations, tuple(is_open), case.unpublished)
+    return Case(case.instance, case.operations, tuple(is_open), case.unpublished, case.steps)
+
+
+def _just_queues(fold: Fold, item: Begin) -> bool:
+    """True where a step's effect waits for its window, so that nothing else of the case can move by it."""
+    row = fold.operations.get(fold.steps[item.step_id].command_id or "")
+    return row is not None and row.state is OperationState.QUEUED
 
 
 def _states(fold: Fold) -> list[OperationState]:

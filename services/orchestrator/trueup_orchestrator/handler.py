@@ -40,7 +40,8 @@ from trueup_orchestrator.desk import COMMAND, DeclarationMissing, Desk, freed_sl
 from trueup_orchestrator.isolation import Isolation
 from trueup_orchestrator.store import Identity, Key, OrchestratorTransaction
 
-DUE_MAX: Final = 200
+DUE_MAX: Final = 50
+"""Of operations and of cases in one tick: what comes beside a storm of timers waits for one such portion at most."""
 PAIRS_MAX: Final = 200
 EARLY_SECONDS: Final = 3600.0
 """How long the start of a case may be on its way while people speak of the case already."""
@@ -111,13 +112,14 @@ class CommandHandler(Foreseeing):
         self._keeping: set[str] = set()
         self._bodies = _Bodies()
 
-    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> None:
+    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> bool:
         """Commands: who holds what, and how full their pairs are."""
         starts = self._bodies.look_ahead(messages, {"StartCase": StartCase})
         if starts:
             identities = [identity for body in starts if (identity := self._identity(body)) is not None]
             pairs = {(body.tenant, body.target.system) for body in starts}
             tx.foresee_starts([_key(body) for body in starts], identities, sorted(pairs))
+        return False
 
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
@@ -310,13 +312,18 @@ class EventHandler(Foreseeing):
         self.desk = desk
         self._bodies = _Bodies()
 
-    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> None:
-        """The versions of the cases, and the loads of the pairs in which receipts free a slot."""
+    def foresee(self, tx: OrchestratorTransaction, messages: Sequence[Message]) -> bool:
+        """The versions of the cases, and the loads of the pairs in which receipts free a slot.
+
+        Receipts of single commands in hand need neither: the save finds out whether somebody else moved the case.
+        """
         events = self._bodies.look_ahead(messages, _EVENTS)
         named = _named(events)
         if any(workflow_id in self.desk.cases for workflow_id in named):
             pairs = {(body.tenant, body.system) for body in events if isinstance(body, Receipt)}
             tx.foresee_events(named, sorted(pairs))
+        receipts = [body for body in events if isinstance(body, Receipt)]
+        return len(receipts) == len(messages) and all(map(self.desk.presumes, receipts))
 
     async def handle(
         self, tx: OrchestratorTransaction, moment: Moment, messages: Sequence[Message]
@@ -336,7 +343,7 @@ class EventHandler(Foreseeing):
         for message, body in events:
             self._fold(folds, message, body, moment)
         await self.desk.move_on(tx, moment, folds, pairs=freed_slots(folds.values()))
-        return await self.desk.keep(tx, folds.values())
+        return await self.desk.keep(tx, folds.values(), presumed=moment.presumed)
 
     def _event(self, message: Message) -> Event | None:
         """The body of a message; None for an operator command that another service performs."""

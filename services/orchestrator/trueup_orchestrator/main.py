@@ -1,5 +1,6 @@
-"""The orchestrator's process: two consumers, four timers, and an ear for beats."""
+"""The orchestrator's process: three consumers, four timers, and an ear for beats."""
 
+import asyncio
 import logging
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ log = logging.getLogger("trueup.orchestrator")
 
 DUE_INTERVAL_SECONDS = 0.25
 QUEUE_INTERVAL_SECONDS = 0.25
+FREED_SECONDS = 0.005
 CHECK_INTERVAL_SECONDS = 15.0
 
 
@@ -66,6 +68,8 @@ async def build(context: Context) -> Parts:
         )
 
     renewals = due("orchestrator-beats", "beats", 3600)
+    queue = due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS, ANY_READY)
+    desk.freed = lambda: _soon(queue)
 
     async def heard(raw: CoreMessage) -> None:
         try:
@@ -82,14 +86,20 @@ async def build(context: Context) -> Parts:
         loops=[
             loop("orchestrator-commands", CommandHandler(desk)),
             loop("orchestrator-events", EventHandler(desk)),
+            loop("orchestrator-signals", EventHandler(desk)),
         ],
         timers=[
             due("orchestrator-due", "due", DUE_INTERVAL_SECONDS, ANY_DUE),
-            due("orchestrator-queue", "queue", QUEUE_INTERVAL_SECONDS, ANY_READY),
+            queue,
             renewals,
             _checks(context, desk.terms),
         ],
     )
+
+
+def _soon(timer: DueLoop[SqlOrchestratorTransaction]) -> None:
+    """Let a timer look, once the answer that is due now has left: who waits for it is served first."""
+    asyncio.get_running_loop().call_later(FREED_SECONDS, timer.wake)
 
 
 def _checks(context: Context, terms: Terms) -> DueLoop[CheckTransaction]:

@@ -31,6 +31,10 @@ class Cases:
     def __contains__(self, workflow_id: str) -> bool:
         return workflow_id in self._cases
 
+    def look(self, workflow_id: str) -> Case | None:
+        """A case that stays in hand."""
+        return self._cases.get(workflow_id)
+
     def take(self, workflow_ids: Iterable[str]) -> dict[str, Case]:
         """Those of these cases that are in hand; they are not any more."""
         return {key: case for key in workflow_ids if (case := self._cases.pop(key, None)) is not None}

@@ -9,10 +9,11 @@ import asyncpg
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import ANSWERED, OperationState
+from trueup_common.runtime.db import InTransaction
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
-from trueup_common.runtime.rows import Rows
+from trueup_common.runtime.rows import Rows, Write
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
@@ -134,8 +135,11 @@ class OrchestratorTransaction(Transaction, Protocol):
         """Who holds and who queues for these (tenant, key) locks."""
         ...
 
-    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
-        """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
+    async def keep_locks(self, rows: Sequence[LockRow], *, first: bool = False) -> None:
+        """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict.
+
+        `first`: the case is new, and so are its places.
+        """
         ...
 
     async def release(self, instances: Sequence[InstanceRow]) -> None:
@@ -232,6 +236,13 @@ INSERT INTO lock (tenant, key, workflow_id, held, since) VALUES ($1, $2, $3, $4,
 ON CONFLICT (tenant, key, workflow_id) DO UPDATE SET held = EXCLUDED.held
 """
 # A new version: whoever decides about a waiting case at the same moment must not save the old time over this one.
+_GIVE_UP: Final = "DELETE FROM lock WHERE workflow_id = ANY($1::text[])"
+_WAKE: Final = """
+UPDATE instance SET wake_at = (SELECT trueup.now()), state_version = state_version + 1
+WHERE closed_at IS NULL AND NOT locked AND workflow_id IN (
+  SELECT waiting.workflow_id FROM lock waiting JOIN written AS freed USING (tenant, key)
+  WHERE NOT waiting.held AND waiting.workflow_id NOT IN (SELECT workflow_id FROM written))
+"""
 _RELEASE: Final = """
 WITH freed AS (DELETE FROM lock WHERE workflow_id = ANY($1::text[]) RETURNING tenant, key)
 UPDATE instance SET wake_at = (SELECT trueup.now()), state_version = state_version + 1
@@ -257,6 +268,13 @@ class SqlOrchestratorTransaction(SqlTransaction):
     """The same on PostgreSQL."""
 
     service = "orchestrator"
+
+    def __init__(self, connection: InTransaction) -> None:
+        super().__init__(connection)
+        self._places: dict[tuple[Any, ...], LockRow] = {}
+        """Places of new cases at their locks, written with the cases."""
+        self._queueing = True
+        """False where no case that is saved here queues for a lock."""
 
     def foresee_starts(self, keys: Sequence[Key], identities: Sequence[Identity], pairs: Sequence[Pair]) -> None:
         """The holders of these keys and identities and the loads of these pairs will be asked for."""
@@ -380,10 +398,15 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """Who holds and who queues for these (tenant, key) locks."""
         if not keys:
             return []
-        return await _LOCKS.select(self.reading, _LOCKED, *_columns(keys, 2))
+        wanted = set(keys)
+        new = [row for row in self._places.values() if (row.tenant, row.key) in wanted]
+        return await _LOCKS.select(self.reading, _LOCKED, *_columns(keys, 2)) + new
 
-    async def keep_locks(self, rows: Sequence[LockRow]) -> None:
+    async def keep_locks(self, rows: Sequence[LockRow], *, first: bool = False) -> None:
         """Store a case's places at its locks. Two that take one lock at once: one ends with VersionConflict."""
+        if first:  # with everything else that is written
+            self._places.update({_LOCKS.key_of(row): row for row in rows})
+            return
         try:
             await self.connection.executemany(
                 _KEEP_LOCK, [(row.tenant, row.key, row.workflow_id, row.held, row.since) for row in rows]
@@ -393,8 +416,12 @@ class SqlOrchestratorTransaction(SqlTransaction):
 
     async def release(self, instances: Sequence[InstanceRow]) -> None:
         """Give up all locks of cases that are over, and wake who queues for them."""
-        await self.flush()
-        await self.connection.execute(_RELEASE, [row.workflow_id for row in instances])
+        over = [row.workflow_id for row in instances]
+        if self._queueing:  # one of them may be woken by this: what was decided about it comes first
+            await self.flush()
+            await self.connection.execute(_RELEASE, over)
+        else:
+            self.later(Write(_GIVE_UP, (over,), None, LOCK.name, returning="tenant, key, workflow_id", then=_WAKE))
 
     async def save(self, decisions: Sequence[Decision]) -> None:
         """Store decisions, at the latest with the commit.
@@ -403,7 +430,12 @@ class SqlOrchestratorTransaction(SqlTransaction):
         """
         created = [decision.case for decision in decisions if decision.created]
         old = [decision for decision in decisions if not decision.created]
+        self._queueing = any(not decision.case.instance.locked for decision in decisions)
+        over = {case.instance.workflow_id for case in created if case.instance.closed_at is not None}
+        if not self._queueing:  # nobody saw the places of a case that began and ended here
+            self._places = {key: row for key, row in self._places.items() if row.workflow_id not in over}
         self.later(
+            _LOCKS.inserting(list(self._places.values())),
             _OPERATIONS.inserting([row for decision in decisions for row in decision.begun]),
             _INSTANCES.inserting([case.instance for case in created]),
             _OPERATIONS.updating([row for decision in decisions for row in decision.moved]),

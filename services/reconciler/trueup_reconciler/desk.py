@@ -19,6 +19,7 @@ from trueup_common.contracts.events import (
 )
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import Phase
 from trueup_common.contracts.topology import event_subject, task_subject
 from trueup_common.runtime.ports import Moment
@@ -26,6 +27,7 @@ from trueup_reconciler.core import order
 from trueup_reconciler.core.canary import CanaryRow, Tried, is_canary
 from trueup_reconciler.core.element import ElementRow
 from trueup_reconciler.core.report import close, restated
+from trueup_reconciler.core.retire import LET_GO
 from trueup_reconciler.core.settle import Step
 from trueup_reconciler.core.settlement import Act, SettlementRow, SettlementState
 from trueup_reconciler.core.survey import Surveyed, SurveyRow
@@ -37,6 +39,7 @@ SERVICE: Final = "reconciler"
 ElementKey = tuple[str, str]
 K = TypeVar("K")
 V = TypeVar("V", SettlementRow, ElementRow, CanaryRow, SurveyRow)
+R = TypeVar("R", SettlementRow, ElementRow, ObligationRow, CanaryRow, SurveyRow)
 
 
 class Desk:
@@ -58,38 +61,42 @@ class Desk:
         self._ahead: dict[str, PaceRow] = {}
         self._seen: set[ElementKey] = set()
         self._displaced: list[ElementRow] = []
+        self._marked: list[str] = []
+        self._reports: dict[str, tuple[ExceptionReported, str | None]] = {}
         self._outgoing: list[Outgoing] = []
 
     def load_settlements(self, rows: Iterable[SettlementRow]) -> None:
         """Take loaded settlements."""
-        self._stored_settlements.update((row.command_id, row) for row in rows)
-        self.settlements.update(self._stored_settlements)
+        _take(((row.command_id, row) for row in rows), self._stored_settlements, self.settlements)
 
     def load_elements(self, rows: Iterable[ElementRow]) -> None:
         """Take loaded elements."""
-        self._stored_elements.update(((row.object_key, row.element), row) for row in rows)
-        self.elements.update(self._stored_elements)
+        _take((((row.object_key, row.element), row) for row in rows), self._stored_elements, self.elements)
 
     def load_obligations(self, rows: Iterable[ObligationRow]) -> None:
         """Take loaded obligations."""
-        self._stored_obligations.update((row.obligation_id, row) for row in rows)
-        self.obligations.update(self._stored_obligations)
+        _take(((row.obligation_id, row) for row in rows), self._stored_obligations, self.obligations)
 
     def load_canaries(self, rows: Iterable[CanaryRow]) -> None:
         """Take loaded canaries."""
-        self._stored_canaries.update((row.canary_key, row) for row in rows)
-        self.canaries.update(self._stored_canaries)
+        _take(((row.canary_key, row) for row in rows), self._stored_canaries, self.canaries)
 
     def load_surveys(self, rows: Iterable[SurveyRow]) -> None:
         """Take loaded surveys."""
-        self._stored_surveys.update((row.survey_key, row) for row in rows)
-        self.surveys.update(self._stored_surveys)
+        _take(((row.survey_key, row) for row in rows), self._stored_surveys, self.surveys)
 
     def surveyed(self, surveyed: Surveyed) -> None:
         """Take what a page of a survey came to."""
         self.surveys[surveyed.row.survey_key] = surveyed.row
         for obligation in (*surveyed.opened, *surveyed.closed):
             self._report_of_pair(obligation, surveyed.row.system)
+
+    def marked(self, name: str, actor: str) -> None:
+        """A person ended the exception that stands for one of these, and the planner told so: it is owed no longer."""
+        obligation = self.obligations.get(name)
+        if obligation is not None and obligation.status == "open":
+            self.obligations[name] = close(obligation, LET_GO, self.moment.business, by=actor)
+            self._marked.append(name)
 
     def planted(self, canary: CanaryRow, element: ElementRow) -> None:
         """Take a planted drift. Nobody is told of it."""
@@ -185,7 +192,7 @@ class Desk:
             "phase": Phase(row.phase).value,
             "observed": row.observed,
             "reason": row.reason,
-            "observed_at": row.observed_at.isoformat() if row.observed_at is not None else None,
+            "observed_at": rfc3339(row.observed_at) if row.observed_at is not None else None,
         }
         self.ended(look["operator_command_id"], row.tenant, result=result, traceparent=look.get("traceparent"))
 
@@ -235,7 +242,7 @@ class Desk:
         return Changes(
             settlements=_moved(self.settlements, self._stored_settlements),
             elements=elements,
-            obligations=_split(self.obligations, self._stored_obligations),
+            obligations=self._owed(),
             paces=Changed(
                 new=tuple(row.evolve(state_version=1) for row in self._paces.values() if not row.state_version),
                 moved=tuple(
@@ -247,6 +254,22 @@ class Desk:
             finished=tuple(self._finished()),
             turned=tuple(self._phases()),
         )
+
+    def _owed(self) -> Changed[ObligationRow]:
+        """Obligations as they stand after the batch, each told once, whatever it went through within it."""
+        new: list[ObligationRow] = []
+        moved: list[ObligationRow] = []
+        for name in dict.fromkeys((*self._reports, *self._marked)):
+            stored = self._stored_obligations.get(name)
+            obligation = self.obligations[name].evolve(version=1 if stored is None else stored.version + 1)
+            (new if stored is None else moved).append(obligation)
+            if name not in self._reports:
+                continue
+            event, traceparent = self._reports[name]
+            subject = event_subject(SERVICE, "exception", obligation.tenant)
+            told = event.evolve(obligation=obligation)
+            self.send(f"{name}:{obligation.version}", told, subject, obligation.tenant, traceparent)
+        return Changed(tuple(new), tuple(moved))
 
     def _finished(self) -> Iterator[SettlementRow]:
         for row in self.settlements.values():
@@ -294,11 +317,9 @@ class Desk:
         self._reported(ExceptionReported(reported_by=SERVICE, obligation=obligation, target_system=system), None)
 
     def _reported(self, event: ExceptionReported, traceparent: str | None) -> None:
-        obligation = event.obligation
-        self.obligations[obligation.obligation_id] = obligation
-        subject = event_subject(SERVICE, "exception", obligation.tenant)
-        message_id = f"{obligation.obligation_id}:{obligation.version}"
-        self.send(message_id, event, subject, obligation.tenant, traceparent)
+        name = event.obligation.obligation_id
+        self.obligations[name] = event.obligation
+        self._reports[name] = (event, traceparent)
 
     def _tell_displaced(self, owner: ElementRow) -> None:
         """Cases that no longer own the element hear of it under the same version, so that none shows an old truth."""
@@ -335,6 +356,13 @@ class Desk:
         self.send(message_id, event, event_subject(SERVICE, "element", row.tenant), row.tenant, row.traceparent)
 
 
+def _take(rows: Iterable[tuple[K, R]], stored: dict[K, R], now: dict[K, R]) -> None:
+    """Take loaded rows. What is on the desk already stays as it stands, however often it is loaded."""
+    for key, row in rows:
+        if key not in stored:
+            stored[key] = now[key] = row
+
+
 def _moved(now: dict[K, V], stored: dict[K, V]) -> Changed[V]:
     new = [row.evolve(state_version=1) for key, row in now.items() if key not in stored]
     moved = [
@@ -343,9 +371,3 @@ def _moved(now: dict[K, V], stored: dict[K, V]) -> Changed[V]:
         if key in stored and row is not stored[key]
     ]
     return Changed(tuple(new), tuple(moved))
-
-
-def _split(now: dict[str, ObligationRow], stored: dict[str, ObligationRow]) -> Changed[ObligationRow]:
-    new = tuple(row for key, row in now.items() if key not in stored)
-    moved = tuple(row for key, row in now.items() if key in stored and row is not stored[key])
-    return Changed(new, moved)

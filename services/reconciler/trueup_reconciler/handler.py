@@ -9,7 +9,7 @@ from trueup_common.contracts import survey
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import Established, OperatorCommand, RepairChanged, Retired, SettleRequested
 from trueup_common.contracts.observation import Observation
-from trueup_common.contracts.operators import OperatorAction
+from trueup_common.contracts.operators import PLANNER, OperatorAction
 from trueup_common.contracts.states import ExceptionKind, ProbeVerdict
 from trueup_common.contracts.task import Found, Observed
 from trueup_common.runtime.host import Unprocessable
@@ -193,6 +193,8 @@ class EventsHandler:
                 result={"resolution_type": LET_GO},
                 traceparent=message.traceparent,
             )
+        elif body.action == OperatorAction.MARK_RESOLVED and body.performer == PLANNER and body.obligation_id:
+            desk.marked(body.obligation_id, body.actor)
 
 
 class Ticks:
@@ -258,6 +260,9 @@ async def _load(tx: ReconcilerTransaction, desk: Desk, bodies: Sequence[Body]) -
             objects.update(() if place is None else (place[0],))
         else:
             objects.update(object_key(body.tenant, body.system, item.resource) for item in body.elements)
+    marked = [body.obligation_id for body in bodies if isinstance(body, OperatorCommand) and body.obligation_id]
+    if marked:
+        desk.load_obligations(await tx.obligations(sorted(set(marked))))
     if commands:
         desk.load_settlements(await tx.settlements(sorted(commands)))
     asked = [body.operation for body in bodies if isinstance(body, SettleRequested)]

@@ -10,6 +10,11 @@ CONSOLE: Final = "services/gateway/trueup_gateway/console"
 PAGES: Final = "tests/gateway/test_console.py"
 SESSIONS: Final = "tests/gateway/test_console_sessions.py"
 VIEWS: Final = "tests/gateway/test_console_views.py"
+GATEWAY: Final = "services/gateway/trueup_gateway"
+DECIDING: Final = "tests/gateway/test_console_deciding.py"
+REPAIRS: Final = "tests/gateway/test_repair_approvals.py"
+ROLES: Final = "tests/gateway/test_views_of_roles.py"
+ACTS: Final = "tests/gateway/test_acts_of_commands.py"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -56,5 +61,50 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         old='        drifted=[item["element"] for item in vector if item.get("phase") == "DRIFT"],',
         new="        drifted=[],",
         killers=(f"{VIEWS}::test_a_closed_case_that_drifted_says_so",),
+    ),
+    Mutant(
+        name="a-fold-loses-its-first-row",
+        law="rows of one incident are folded, and none is lost",
+        rows="O1",
+        file=f"{CONSOLE}/folding.py",
+        old='                    "fold": ours,',
+        new='                    "fold": ours[1:],',
+        killers=(f"{DECIDING}::test_rows_of_one_incident_are_one_where_its_first_stands",),
+    ),
+    Mutant(
+        name="any-payload-is-proven",
+        law="a payload is shown as approved content only where its hash is the one to approve",
+        rows="Q5 S6",
+        file=f"{CONSOLE}/places.py",
+        old='digest(sent) == found.get("content_sha256")',
+        new='found.get("content_sha256") is not None',
+        killers=(f"{DECIDING}::test_a_repair_to_approve_is_told_with_what_it_sends_and_an_altered_one_is_not_proven",),
+    ),
+    Mutant(
+        name="a-repair-is-approved-by-its-hash-alone",
+        law="the approver of a repair sees what it sends",
+        rows="Q5 O2",
+        file=f"{GATEWAY}/core/questions.py",
+        old='        "payload": offer.get("payload"),',
+        new='        "payload": None,',
+        killers=(f"{REPAIRS}::test_the_approver_of_a_repair_reads_the_payload_behind_the_hash",),
+    ),
+    Mutant(
+        name="auditors-read-what-targets-say",
+        law="the audit view holds no content, nor a target's words about it",
+        rows="O4 T3",
+        file=f"{GATEWAY}/core/withholding.py",
+        old='"envelope/repair", "envelope/failure_reason")',
+        new='"envelope/repair")',
+        killers=(f"{ROLES}::test_an_auditor_sees_that_it_is_there_and_not_what_it_says",),
+    ),
+    Mutant(
+        name="what-succeeded-offers-nothing",
+        law="a command lists what the table admits, also where it succeeded and its case owes a look at it",
+        rows="O3 Q8",
+        file=f"{GATEWAY}/api/allowed.py",
+        old="(state in _OVER and not owes)",
+        new="state in _OVER",
+        killers=(f"{ACTS}::test_a_command_that_succeeded_lists_what_its_case_owes_about_it",),
     ),
 )

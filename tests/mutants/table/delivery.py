@@ -99,6 +99,15 @@ LOOPS: Final = (
         killers=(f"{ORDER}::test_poison_fails_alone_and_is_kept_at_the_limit",),
     ),
     Mutant(
+        name="a-lost-race-repeated-for-ever",
+        law="a batch that loses every race is taken apart, and holds up nothing behind it",
+        rows="M2",
+        file=f"{RUNTIME}/host.py",
+        old="if conflicts >= CONFLICTS_MAX:",
+        new="if conflicts >= 1000 * CONFLICTS_MAX:",
+        killers=(f"{ORDER}::test_a_batch_that_loses_every_race_is_taken_apart",),
+    ),
+    Mutant(
         name="tick-published-before-commit",
         law="what time brings is published after its commit, too",
         rows="M1",
@@ -226,11 +235,40 @@ ROWS: Final = (
         killers=(f"{LOOP}::test_of_two_replicas_with_one_message_one_keeps_what_it_did",),
     ),
     Mutant(
+        name="earlier-send-taken-for-ones-own",
+        law="a row tells which transaction it is of: who lost the answer of his commit starts nobody else's attempt",
+        rows="I1 E2",
+        file="services/adapters/trueup_adapters/handler.py",
+        old="self._proposed.get(task.attempt_id) == row.sent_at and not begins",
+        new="task.attempt_id in self._proposed and not begins",
+        killers=("tests/adapters/test_effect.py::test_a_first_attempt_that_is_presumed_to_be_new_is_sent_once",),
+    ),
+    Mutant(
+        name="governance-presumed-for-good",
+        law="what is presumed of governance is compared where the use is counted",
+        rows="G6",
+        file="services/gateway/trueup_gateway/store/acceptance.py",
+        old=" AND ($4::bigint IS NULL OR (SELECT epoch FROM gateway.governance) = $4)",
+        new=" AND ($4::bigint IS NULL OR $4 > 0)",
+        killers=(
+            "tests/gateway/test_acceptance.py::test_what_is_presumed_of_a_known_capability_is_checked_where_it_is_used",
+        ),
+    ),
+    Mutant(
+        name="presumed-and-never-checked",
+        law="where nothing is saved, nothing checks what was presumed of a case",
+        rows="D5",
+        file="services/orchestrator/trueup_orchestrator/desk.py",
+        old="        if presumed and len(decisions) < len(sealed):\n",
+        new="        if False:\n",
+        killers=("tests/orchestrator/test_memory.py::test_who_presumes_an_old_case_loses_and_keeps_nothing",),
+    ),
+    Mutant(
         name="statement-outside-its-transaction",
         law="a transaction begins with its first statement, and all of it ends as one",
         rows="M1",
         file=f"{RUNTIME}/db.py",
-        old="            await self._stack.enter_async_context(self.plain.transaction())\n",
+        old="            await self._transaction.__aenter__()\n",
         new="",
         killers=("tests/common/test_rows.py::test_a_transaction_begins_with_its_first_statement",),
     ),
@@ -245,4 +283,52 @@ ROWS: Final = (
     ),
 )
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*LOOPS, *RELAY, *ROWS)
+BOUNDS: Final = (
+    Mutant(
+        name="queued-not-counted",
+        law="a backlog waits with the broker, not in memory",
+        rows="B5",
+        file=f"{RUNTIME}/bus.py",
+        old=" - self._queue.qsize()",
+        new="",
+        killers=("tests/common/test_source.py::test_a_backlog_waits_with_the_broker",),
+    ),
+    Mutant(
+        name="full-portion-forgotten",
+        law="mail goes as fast as it comes",
+        rows="B5",
+        file=f"{RUNTIME}/timers.py",
+        old="= full, full and self._purging_inbox",
+        new="= False, False",
+        killers=(f"{LOOP}::test_old_mail_goes_as_fast_as_it_came",),
+    ),
+    Mutant(
+        name="stalled-broker-buffered",
+        law="a broker that takes nothing fills no memory",
+        rows="B5 M2",
+        file=f"{RUNTIME}/lean_client.py",
+        old="            raise OutboundBufferLimitError  #",
+        new="            pass  #",
+        killers=("tests/common/test_lean_client.py::test_a_broker_that_takes_nothing_fills_no_memory",),
+    ),
+    Mutant(
+        name="signals-among-receipts",
+        law="no receipt waits behind a burst of callbacks",
+        rows="B4",
+        file="libs/common/trueup_common/contracts/topology.py",
+        old='"orchestrator", ("trueup.evt.gateway.signal.*",)',
+        new='"orchestrator", ("trueup.evt.gateway.signal.*", "trueup.evt.adapter.*.receipt.*")',
+        killers=("tests/common/test_topology.py::test_no_receipt_waits_behind_a_burst_of_callbacks",),
+    ),
+    Mutant(
+        name="everybody-looks-for-himself",
+        law="all who wait for signals share one look",
+        rows="B4",
+        file="services/gateway/trueup_gateway/dispositions.py",
+        old="if self._poller is None or self._poller.done():",
+        new="if True:",
+        killers=("tests/gateway/test_dispositions.py::test_all_who_wait_share_one_look",),
+    ),
+)
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*LOOPS, *RELAY, *ROWS, *BOUNDS)

@@ -13,6 +13,7 @@ STARTS: Final = "tests/gateway/test_start_rules.py"
 START_BATCHES: Final = "tests/gateway/test_start_batches.py"
 GRANTS: Final = "tests/gateway/test_workflow_grants.py"
 BOUNDS: Final = "tests/gateway/test_minting.py::test_each_bound_refuses_alone"
+OBJECTS: Final = "tests/gateway/test_objects_of_authority.py"
 FLAWS: Final = "tests/gateway/test_minting.py::test_each_flaw_of_an_approval_refuses_alone"
 
 ACCEPTANCE: Final = (
@@ -158,9 +159,18 @@ STARTING: Final = (
         law="each start takes one use, in its own transaction",
         rows="G3",
         file=f"{STORE}/workflows.py",
-        old="            using([new.capability_id for new in starts]),\n",
+        old="            using([new.capability_id for new in starts], epoch),\n",
         new="",
         killers=(f"{START_BATCHES}::test_starts_that_wait_together_share_a_transaction",),
+    ),
+    Mutant(
+        name="effects-counted-beside-each-other",
+        law="of two that count an effect of one mandate at once, one decides again",
+        rows="L3 G5",
+        file=f"{STORE}/authority.py",
+        old="self.later(EFFECTS.inserting(rows))",
+        new="self.later(EFFECTS.inserting(rows, absent_only=True))",
+        killers=("tests/gateway/test_workflow_grants.py::test_effects_counted_at_once_are_not_one_over",),
     ),
     Mutant(
         name="one-key-twice-in-a-batch-of-starts",
@@ -305,6 +315,62 @@ MINTING: Final = (
         old="return all(value is None or fields.get(name) == value for",
         new="return any(value is None or fields.get(name) == value for",
         killers=("tests/common/test_compare.py::test_a_freeze_covers_what_agrees_with_every_field_it_names",),
+    ),
+    Mutant(
+        name="grant-for-another-object",
+        law="a grant is minted only for the object that the payload names",
+        rows="G5 E2",
+        file=f"{CORE}/grants.py",
+        old="if not is_about(declaration, operation.payload, operation.target.resource):",
+        new="if request.compensation and not is_about(declaration, operation.payload, operation.target.resource):",
+        killers=(f"{OBJECTS}::test_a_grant_is_minted_for_the_object_of_its_payload_alone",),
+    ),
+    Mutant(
+        name="policy-asked-about-the-label",
+        law="policy judges the object, whatever the label",
+        rows="G2 G5",
+        file=f"{CORE}/grants.py",
+        old="resource=object_of(declaration, operation.payload) or operation.target.resource,",
+        new="resource=operation.target.resource,",
+        killers=(f"{OBJECTS}::test_policy_is_asked_about_the_object_whatever_the_label",),
+    ),
+    Mutant(
+        name="unbound-approval-once-per-capability",
+        law="an approval that is bound to no payload is for one use in all",
+        rows="G3 L10",
+        file=f"{CORE}/capability.py",
+        old="wanted.max_uses + given_uses > 1:",
+        new="wanted.max_uses > 1:",
+        killers=(f"{OBJECTS}::test_an_approval_of_no_content_is_for_one_use_in_all",),
+    ),
+    Mutant(
+        name="another-agents-command-shown",
+        law="who repeats another agent's intent learns names and state alone",
+        rows="I1 T1",
+        file="services/gateway/trueup_gateway/api/commands.py",
+        old="await gateway.reads.command_row(caller, row",
+        new="await gateway.reads.command_row(Reader(caller.tenant), row",
+        killers=(
+            "tests/gateway/test_acceptance.py::test_another_agent_with_the_same_intent_learns_names_and_state_alone",
+        ),
+    ),
+    Mutant(
+        name="another-agents-artifact-sent",
+        law="nobody sends what another agent stored",
+        rows="L16 T1",
+        file="services/gateway/trueup_gateway/api/commands.py",
+        old="await kept_bytes(gateway, Reader(claims.tenant, claims.subject), artifact_id)",
+        new="await kept_bytes(gateway, Reader(claims.tenant), artifact_id)",
+        killers=("tests/gateway/test_artifacts.py::test_nobody_sends_what_another_agent_stored",),
+    ),
+    Mutant(
+        name="label-of-another-object-accepted",
+        law="a command whose payload names another object than its target is refused",
+        rows="G3 G4",
+        file="services/gateway/trueup_gateway/api/commands.py",
+        old="if not is_about(declaration, content.payload, target.resource):",
+        new="if not is_about(declaration, content.payload, target.resource) and target.resource == claims.resource:",
+        killers=(f"{OBJECTS}::test_a_capability_for_one_post_reaches_no_other",),
     ),
 )
 

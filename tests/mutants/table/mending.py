@@ -105,9 +105,30 @@ MUTANTS: Final = (
         law="of two cancels at once each hears how it ended",
         rows="I5 L12",
         file=f"{ORCHESTRATOR}/acts.py",
-        old='    if cancel.get("operator_command_id") and not cancel.get("ended"):',
-        new='    if cancel.get("operator_command_id") and cancel.get("ended"):',
+        old='if asked.get("ended", entry == "turned") or',
+        new='if not asked.get("ended", entry == "turned") or',
         killers=(f"{CASE_ACTS}::test_of_two_cancels_at_once_each_hears_how_it_ended",),
+    ),
+    Mutant(
+        name="undoing-never-ends",
+        law="a person who undoes a case hears when nothing of it stands any more",
+        rows="O3 Q7",
+        file=f"{ORCHESTRATOR}/case_acts.py",
+        old="_undo(fold, asked, ended=False)",
+        new="_undo(fold, asked)",
+        killers=(f"{CASE_ACTS}::test_a_person_may_decide_to_undo",),
+    ),
+    Mutant(
+        name="undone-is-no-repair",
+        law="an exception ends with the case that a person takes back, and its repair held",
+        rows="Q7 Q8",
+        file="services/repair-planner/trueup_repair_planner/core/operators.py",
+        old="elif status == InstanceStatus.COMPENSATED:",
+        new="elif status == InstanceStatus.CLOSED:",
+        killers=(
+            "tests/repair_planner/test_course.py::"
+            "test_what_a_person_decides_to_undo_is_over_when_nothing_of_it_stands_any_more",
+        ),
     ),
     Mutant(
         name="closed-with-something-out",

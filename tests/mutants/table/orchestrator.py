@@ -407,6 +407,24 @@ DISPATCH: Final = (
         new="if not event.payload_sha256 and",
         killers=("tests/common/test_history.py::test_changing_any_field_of_any_event_shows_and_names_the_event",),
     ),
+    Mutant(
+        name="nobody-woken-for-a-lock",
+        law="who queues for a lock is woken by the end of who holds it",
+        rows="S5 L5",
+        file=f"{SERVICE}/store.py",
+        old=', returning="tenant, key, workflow_id", then=_WAKE)',
+        new=")",
+        killers=("tests/orchestrator/test_places.py::test_who_queues_for_a_lock_is_woken_by_the_end_of_who_holds_it",),
+    ),
+    Mutant(
+        name="place-of-a-case-that-is-over",
+        law="a case that begins and ends in one commit leaves no place at a lock behind",
+        rows="S5",
+        file=f"{SERVICE}/store.py",
+        old="if row.workflow_id not in over}",
+        new="}",
+        killers=("tests/orchestrator/test_places.py::test_a_case_that_is_over_at_once_leaves_no_place_behind",),
+    ),
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = (*STATES, *SETTLEMENT, *TIME, *DISPATCH)

@@ -10,6 +10,7 @@ CORE: Final = "services/reconciler/trueup_reconciler/core"
 SETTLE: Final = "tests/reconciler/test_settle.py"
 DRIFT: Final = "tests/reconciler/test_drift.py"
 REPAIRS: Final = "tests/reconciler/test_repairs.py"
+MESSAGES: Final = "tests/reconciler/test_repair_messages.py"
 ORDER: Final = "tests/reconciler/test_order.py"
 BELIEVED: Final = f"{SETTLE}::test_absence_is_not_believed_without_access_too_early_or_with_an_older_attempt_at_large"
 
@@ -231,6 +232,27 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "tests/reconciler/test_survey.py::"
             "test_what_stands_in_no_ledger_is_an_exception_with_an_owner_until_a_whole_round_does_not_find_it",
         ),
+    ),
+    Mutant(
+        name="two-versions-in-one-batch",
+        law="a batch moves an obligation by one version, whatever it says of it",
+        rows="M2",
+        file="services/reconciler/trueup_reconciler/desk.py",
+        old=".evolve(version=1 if stored is None else stored.version + 1)",
+        new="",
+        killers=(
+            f"{MESSAGES}::test_a_batch_that_says_much_of_one_drift_moves_it_by_one_version_and_tells_it_once",
+            f"{MESSAGES}::test_a_drift_that_opens_and_is_spoken_of_in_one_batch_is_told_as_it_stands",
+        ),
+    ),
+    Mutant(
+        name="look-forgotten-by-a-repair",
+        law="who wants a look hears of the observation that leaves nothing to look for",
+        rows="O3",
+        file=f"{CORE}/drift.py",
+        old="return replace(looked, paid=displaced + looked.paid)",
+        new="return replace(looked, paid=displaced + looked.paid, looked=())",
+        killers=(f"{MESSAGES}::test_a_look_that_somebody_waits_for_ends_with_the_read_back_of_a_repair",),
     ),
     Mutant(
         name="looks-beyond-the-rate",

@@ -244,7 +244,11 @@ class Discoverable(Protocol):
 
 
 class Adapter(Protocol):
-    """One external system."""
+    """One external system.
+
+    An adapter may name the settings that it reads, as a frozenset `settings`: a connection with another one, a
+    misspelt credential perhaps, is then refused by name. Without it any setting is let through.
+    """
 
     @property
     def system(self) -> str:

@@ -4,6 +4,7 @@ It stands beside the adapter's code, is loaded into the catalog by hash and is i
 keeps the one it started with. Adding a command type touches one file.
 """
 
+from collections.abc import Mapping as MappingOf
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -13,7 +14,8 @@ from pydantic import Field, model_validator
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.ids import COMMAND_TYPE_PATTERN, SYSTEM_PATTERN
-from trueup_common.contracts.pointer import ValueFrom
+from trueup_common.contracts.objects import Template, encloses, label_of
+from trueup_common.contracts.pointer import Absent, ValueFrom
 from trueup_common.contracts.shape import Contract
 from trueup_common.contracts.states import EffectClass, Findability, RiskLevel
 
@@ -102,8 +104,15 @@ class CommandDeclaration(Contract):
     effect_class: EffectClass
     payload_schema: dict[str, Any]
     receipt_schema: dict[str, Any] = Field(default_factory=dict)
+    acts_on: str | None = Field(default=None, max_length=300)
+    """The object that a command touches, named from its payload (`contracts.objects`): `post/{/payload/post_id}`; of
+    what creates, the collection. None: the target's label is all that is known of it."""
+    exclusive: bool = False
+    """Reads the object, compares and writes, with nothing at the target that makes this one step: while an attempt of
+    such a type may still act on an object, no other one on it begins. Not needed where the target compares itself."""
     identity: tuple[str, ...] = ()
-    """Pointers into {target, payload} that make up the business identity; none = only the key counts."""
+    """Pointers into {target, payload} that make up the business identity; none = only the key counts. Where the type
+    declares what it acts on, `/target/resource` is that object, whatever label the caller gave."""
     key_lifetime_seconds: int = Field(default=7 * 86400, ge=3600)
     result_lifetime_seconds: int = Field(default=30 * 86400, ge=3600)
     findability: Findability
@@ -142,7 +151,22 @@ class CommandDeclaration(Contract):
         for mapping in (self.compensation, *self.repairs()):
             if mapping is not None and not mapping.command_type.startswith(f"{self.system}."):
                 raise ValueError(f"{self.type}: compensation and repair stay within the system")
+        if self.acts_on is not None and "/target/resource" in self._pointers():
+            raise ValueError(f"{self.type}: a label names no object; point into the payload or the receipt")
+        if self.exclusive and self.acts_on is None:
+            raise ValueError(f"{self.type}: only what names its object can have it alone")
+        self.object_template  # noqa: B018 - raises where it does not fit the schema
         return self
+
+    def _pointers(self) -> set[str | None]:
+        """Where values come from, apart from the identity."""
+        mappings = [item for item in (self.compensation, *self.repairs()) if item is not None]
+        found = {item.only_if.pointer for item in mappings if item.only_if is not None}
+        for mapping in mappings:
+            found |= {source.pointer for source in mapping.payload.values()}
+        for item in self.establishes:
+            found |= {source.pointer for source in (item.resource, item.value, *item.probe.params.values())}
+        return found
 
     def repair_of(self, item: Establishes) -> Repair | None:
         """What brings one element back; None where only a person can."""
@@ -164,8 +188,49 @@ class CommandDeclaration(Contract):
 
     @cached_property
     def sha256(self) -> str:
-        """The declaration's identity."""
-        return digest(self.model_dump(mode="json"))
+        """The declaration's identity. One from before there was a member keeps its own."""
+        later = {"acts_on": self.acts_on is None, "exclusive": not self.exclusive}
+        return digest(self.model_dump(mode="json", exclude={name for name, is_plain in later.items() if is_plain}))
+
+    @cached_property
+    def object_template(self) -> Template | None:
+        """`acts_on`, read."""
+        return None if self.acts_on is None else Template.read(self.acts_on, self.payload_schema)
+
+
+def object_of(declaration: CommandDeclaration, payload: Any) -> str | None:
+    """The object that a command with this payload touches; None where its type does not say. Raises Absent."""
+    template = declaration.object_template
+    return None if template is None else template.fill(payload)
+
+
+def identified(declaration: CommandDeclaration, target: MappingOf[str, Any], payload: Any) -> dict[str, Any]:
+    """What the pointers of an identity point into: two labels of one object are one target."""
+    template = declaration.object_template
+    if template is not None and "/target/resource" in declaration.identity:
+        target = {**target, "resource": template.fill(payload)}
+    return {"target": target, "payload": payload}
+
+
+def is_about(declaration: CommandDeclaration, payload: Any, label: str) -> bool:
+    """True where no label stands for another object than the command touches."""
+    template = declaration.object_template
+    if template is None:
+        return True
+    try:
+        named = template.fill(payload)
+    except Absent:
+        return False
+    return encloses(label, named) or not template.could_name(label)
+
+
+def target_of(declaration: CommandDeclaration, payload: Any, label: str) -> str:
+    """The label of an effect that nobody but us names: its object, or `label` where the type does not say."""
+    try:
+        named = object_of(declaration, payload)
+    except Absent:
+        return label  # the payload fits no schema, and nothing is sent by it
+    return label if named is None else label_of(named)
 
 
 class ConnectionNotice(Contract):

@@ -103,7 +103,8 @@ class OperatorCommand(ForwardContract):
     that acts and tells the end; it asks the table of `contracts.operators` again, for the state may have moved. Other
     services may listen. `deadline_at` is the new deadline of what is tried again, `mandate_expires_at` until when its
     authority was renewed. `document` is the corrected version that a case shall go on by; `seen` are effects of which
-    every element was just observed to be as it should be.
+    every element was just observed to be as it should be. `obligation_id` is what the exception stands for at whoever
+    reported it: where a person ends an exception that no case can end, whoever owes it closes it as well.
     """
 
     operator_command_id: str
@@ -116,6 +117,7 @@ class OperatorCommand(ForwardContract):
     command_id: str | None = None
     exception_id: str | None = None
     exception_kind: str | None = None
+    obligation_id: str | None = None
     repair_id: str | None = None
     element: dict[str, str] | None = None
     """(system, resource, element) of a drift."""
@@ -233,10 +235,10 @@ class GrantRequest(ForwardContract):
     """orchestrator → gateway worker: mint a grant for this task and publish it (`trueup.grant.request.<tenant>`).
 
     A compensation names the command type that it undoes: only the declared compensation of a type that the mandate
-    covers is granted. `approval_id` names the approval that a pivot rests on.
+    covers is granted. `approval_id` names the approval that a pivot rests on. What the mandate says is in its row.
     """
 
-    mandate: Mandate
+    mandate_id: str
     task: ExecuteTask
     definition: str = "command"
     version: int = 1

@@ -8,6 +8,7 @@ from trueup_common.contracts.shape import ForwardContract, Instant
 
 STALE_AFTER_SECONDS: Final = 5.0
 
+POLICY: Final = "policy"
 FREEZE: Final = "freeze"
 BREAK_GLASS: Final = "break_glass"
 """Lets effects of its scope through every freeze, for a limited time."""

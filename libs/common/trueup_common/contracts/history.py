@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-from trueup_common.contracts.canonical import digest
+from trueup_common.contracts.canonical import digest, digest_of_plain
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import HistoryEvent
 from trueup_common.contracts.shape import rfc3339
@@ -61,7 +61,7 @@ def append(
         "trace_id": trace_id,
         "prev_hash": prev_hash,
     }
-    fields["hash"] = digest(fields)
+    fields["hash"] = digest_of_plain(fields)
     fields["payload"], fields["occurred_at"], fields["recorded_at"] = payload, occurred_at, recorded_at
     return HistoryEvent.trusted(**fields)
 

@@ -12,6 +12,7 @@ import hashlib
 import re
 import uuid
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 _NAMESPACE: Final = uuid.UUID("6f0c2b0e-3f4e-5c55-9a4c-0d6f5a1c7e11")
@@ -25,6 +26,7 @@ _TENANT: Final = re.compile(TENANT_PATTERN)
 
 _MOMENT: Final = 12
 """Digits of an id that tell the moment: 48 bits of milliseconds."""
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _ID: Final = re.compile(rf"[a-z]{{2,5}}_([0-9a-f]{{{_MOMENT}}})[0-9a-f]{{{32 - _MOMENT}}}(?![^\x1f])")
 
 PREFIXES: Final = frozenset(
@@ -52,12 +54,11 @@ def derived_id(prefix: str, *parts: str | int) -> str:
     """
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
-    name = "\x1f".join(str(part) for part in parts)
-    raw = bytearray(hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).digest()[:16])
-    raw[6] = raw[6] & 0x0F | 0x50  # version 5
-    raw[8] = raw[8] & 0x3F | 0x80  # the variant of RFC 9562
+    name = "\x1f".join(map(str, parts))
+    raw = hashlib.sha1(_NAMESPACE_BYTES + name.encode(), usedforsecurity=False).hexdigest()
     of = _ID.match(name)
-    return f"{prefix}_{of[1] + raw.hex()[_MOMENT:] if of else raw.hex()}"
+    # after the moment's 12 digits: version 5, and two bits of the variant of RFC 9562
+    return f"{prefix}_{of[1] if of else raw[:_MOMENT]}5{raw[13:16]}{_VARIANT[raw[16]]}{raw[17:32]}"
 
 
 def command_id(workflow_id: str, step_id: str, generation: int) -> str:
@@ -65,6 +66,7 @@ def command_id(workflow_id: str, step_id: str, generation: int) -> str:
     return derived_id("cmd", workflow_id, step_id, generation)
 
 
+@lru_cache(maxsize=4096)
 def attempt_id(command: str, fence: int) -> str:
     """One transmission of an intent; also the message id of its task."""
     return derived_id("att", command, fence)

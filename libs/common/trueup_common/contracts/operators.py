@@ -73,6 +73,8 @@ SETTLED_ABSENT: Final = "settled_absent"
 """`resolution_type` where a person found that nothing is there: sending it again needs a new approval."""
 UNVERIFIED: Final = "unverified"
 """Failure code of what a case owes that was still not observed to hold at its deadline."""
+INVARIANT: Final = "invariant_"
+"""How the failure code of a broken invariant begins: the plane itself is at fault, and no case can end it."""
 
 SENDS: Final = frozenset({A.RETRY, A.REDRIVE, A.COMPENSATE})
 """Actions after which an operation may be sent again."""
@@ -165,7 +167,7 @@ class OperationFacts:
     """What the table must know of an operation.
 
     `touched`: an attempt was sent, or may have been. `alert`: a person must look although the state alone does not say
-    so. `undoes`: it is the compensation of another one.
+    so. `undoes`: it is the compensation of another one. `replaced`: another command has its business identity by now.
     """
 
     state: OperationState
@@ -174,6 +176,7 @@ class OperationFacts:
     alert: bool = False
     undoes: bool = False
     settled_absent: bool = False
+    replaced: bool = False
 
 
 @record
@@ -198,7 +201,9 @@ def maybe_sent(row: JournalRow) -> bool:
     return any(item.get("sent") or item["state"] not in ("NOT_SENT", "ABSENT", "REJECTED") for item in row.attempts)
 
 
-def operation_facts(row: JournalRow, *, findable: bool = True, alert: bool = False) -> OperationFacts:
+def operation_facts(
+    row: JournalRow, *, findable: bool = True, alert: bool = False, replaced: bool = False
+) -> OperationFacts:
     """The facts of a journal row."""
     return OperationFacts(
         state=row.state,
@@ -207,6 +212,7 @@ def operation_facts(row: JournalRow, *, findable: bool = True, alert: bool = Fal
         alert=alert,
         undoes=row.compensates is not None,
         settled_absent=row.resolution_type == SETTLED_ABSENT,
+        replaced=replaced,
     )
 
 
@@ -227,6 +233,12 @@ def case_facts(instance: InstanceRow, *, revoked: bool = False, unverified: bool
     )
 
 
+def is_paused(case: CaseFacts) -> bool:
+    """True where nothing of the case is sent before somebody resumes it: what was asked for would only wait, and hold
+    back everybody else."""
+    return case.status is InstanceStatus.PAUSED
+
+
 def _goes_its_way(case: CaseFacts, operation: OperationFacts) -> bool:
     """True where the case still goes the way that the operation belongs to, or stands in a person's hands before it."""
     if case.status in INSTANCE_TERMINAL:
@@ -238,13 +250,20 @@ def _goes_its_way(case: CaseFacts, operation: OperationFacts) -> bool:
 
 def _may_send(case: CaseFacts, operation: OperationFacts) -> bool:
     permitted = operation.undoes or not case.revoked  # undoing is its own permission and outlives a revocation
-    return permitted and not operation.settled_absent and _goes_its_way(case, operation)
+    barred = operation.settled_absent or operation.replaced or (is_paused(case) and not operation.undoes)
+    return permitted and not barred and _goes_its_way(case, operation)
 
 
 def _may_settle(case: CaseFacts, operation: OperationFacts) -> bool:
     if operation.state in (S.SUCCESS, S.CANCELLED):
         return operation.alert
     return case.status not in INSTANCE_TERMINAL or case.status is InstanceStatus.SAFE_STOPPED or operation.alert
+
+
+def _may_close(case: CaseFacts, operation: OperationFacts) -> bool:
+    """Of a case that is over, too: a FAILED operation owes nothing then, a dead letter or a conflict is still owed."""
+    persons = operation.state in (S.DEAD_LETTERED, S.CONFLICT, S.NEEDS_REVIEW)
+    return persons or _may_settle(case, operation)
 
 
 Guard = Callable[[CaseFacts, OperationFacts], bool]
@@ -257,7 +276,7 @@ OPERATION_GUARDS: Final[Mapping[OperatorAction, Guard]] = MappingProxyType(
         A.RECONCILE: lambda case, row: row.touched and row.findable and _goes_its_way(case, row),
         A.CANCEL: lambda case, row: case.single and case.status is not InstanceStatus.CANCEL_PENDING,
         A.SETTLE: _may_settle,
-        A.MARK_RESOLVED: _may_settle,
+        A.MARK_RESOLVED: _may_close,
     }
 )
 """Where an action that the state admits is possible after all."""
@@ -303,7 +322,8 @@ def _of_exception(exception: ExceptionFacts, facts: Facts) -> set[OperatorAction
         found |= _of_operation(facts.case, facts.operation)
     elif facts.case is not None and not facts.case.single:
         found |= _of_case(facts.case)
-    if not found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE}:
+    paused = facts.case is not None and is_paused(facts.case)
+    if paused or not found & {A.REDRIVE, A.RECONCILE, A.COMPENSATE}:
         found.discard(A.REPAIR)
     return found
 

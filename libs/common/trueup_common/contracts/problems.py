@@ -112,6 +112,34 @@ _ALL: Final = (
 
 PROBLEMS: Final[dict[str, ProblemType]] = {problem.slug: problem for problem in _ALL}
 
+_OF_CHECK: Final[dict[tuple[str, str], str]] = {
+    ("unauthorized", "audience"): "Send the kind of token that `detail` names.",
+    ("forbidden", "approval"): (
+        "Somebody else decides: a person with the role approver and the scope that the approval names, who did not ask "
+        "for it."
+    ),
+    ("forbidden", "role"): "Ask whoever issues the tokens for one of the roles that `detail` names.",
+    ("forbidden", "tenant"): "Use a token of the tenant that this belongs to.",
+    ("forbidden", "uses"): "Ask for a new capability of the decision, with the uses that are needed.",
+    ("forbidden", "frozen"): "Wait until the freeze that `detail` names is lifted; GET /v1/controls/freezes says why.",
+    ("forbidden", "resource_version"): "Read the object again, and ask for a decision about its present version.",
+}
+"""What the caller can do next where the check that failed says more than the problem type."""
+
+AWAITS_APPROVAL: Final = (
+    "A person decides on the approval (`approval_id`, see GET /v1/approvals); once it is given, ask for the capability "
+    "of this same decision: POST /v1/capabilities with its `decision_id`."
+)
+NO_CREDENTIALS: Final = (
+    "Send `Authorization: Bearer <token>`: an access token, or a capability where the call needs one."
+)
+
+
+def advice_of(slug: str, check: str | None = None) -> str:
+    """What the caller can do next."""
+    return _OF_CHECK.get((slug, check or ""), PROBLEMS[slug].advice)
+
+
 CHECKS_401: Final = ("signature", "issuer", "audience", "time", "holder")
 CHECKS_403: Final = (
     "scope",

@@ -121,8 +121,9 @@ def fragment(data: bytes) -> orjson.Fragment:
 
 def rfc3339(moment: datetime) -> str:
     """UTC with `Z`, microseconds only where present."""
-    if moment.tzinfo is not UTC:  # nearly all are: the conversion costs more than the text
+    text = moment.isoformat()
+    if not text.endswith("+00:00"):  # nearly all do: the conversion costs more than the text
         if moment.tzinfo is None:
             raise ValueError("a naive datetime has no place here")
-        moment = moment.astimezone(UTC)
-    return f"{moment.isoformat()[:-6]}Z"  # without +00:00
+        text = moment.astimezone(UTC).isoformat()
+    return f"{text[:-6]}Z"

@@ -69,10 +69,11 @@ CONSUMERS: Final = (
             "trueup.evt.reconciler.verified.*",
             "trueup.evt.gateway.grant-refused.*",
             "trueup.evt.gateway.approval.*",
-            "trueup.evt.gateway.signal.*",
             "trueup.evt.gateway.operator.*",
         ),
     ),
+    # By itself: a shift change sends thousands at once, and no receipt of others waits behind them.
+    Consumer("orchestrator-signals", EVENTS, "orchestrator", ("trueup.evt.gateway.signal.*",)),
     Consumer("gateway-grants", GRANTS, "gateway", ("trueup.grant.request.*",)),
     Consumer(
         "gateway-views",

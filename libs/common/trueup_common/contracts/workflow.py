@@ -4,16 +4,18 @@ Effect class, compensation, verification, retry and consistency window come from
 may only tighten them. `${ ... }` in a value is CEL over `input`, `steps` and `case` (see `trueup_common.documents`).
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.ids import COMMAND_TYPE_PATTERN
-from trueup_common.contracts.shape import Contract, ForwardContract, Instant
+from trueup_common.contracts.shape import Contract, ForwardContract, Instant, rfc3339
 
 STEPS_MAX: Final = 100
 STEP_ID_PATTERN: Final = r"^[a-z][a-z0-9_]{0,40}$"
@@ -276,3 +278,20 @@ class StepState(ForwardContract):
     deadline_at: Instant | None = None
     wake_at: Instant | None = None
     ended_at: Instant | None = None
+
+    def written(self) -> dict[str, Any]:
+        """The state as a case keeps it: JSON without the empty fields."""
+        if self.output is not None:
+            return self.model_dump(mode="json", exclude_none=True)
+        found = {name: value for name, value in self.__dict__.items() if value is not None}
+        for name, form in _STATE_FORMS:
+            if name in found:
+                found[name] = form(found[name])
+        return found
+
+
+_STATE_FORMS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
+    *((name, attrgetter("value")) for name in ("kind", "phase", "outcome")),
+    *((name, rfc3339) for name in ("started_at", "deadline_at", "wake_at", "ended_at")),
+)
+"""Fields of a step's state that JSON has in another form."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trueup_common.documents.growth import REFUSED_FUNCTIONS, Growth, growth_of
+from trueup_common.documents.work import TooMuchWork, Work, work_of
 
 ROOTS: Final = ("input", "steps", "case", "event")
 PRESENCE: Final = "has_"
@@ -58,6 +59,7 @@ class CelText:
     asks: tuple[Path, ...]
     path: Path | None
     growth: Growth
+    work: Work
     repeated: frozenset[Path] = frozenset()
     """What is read more than once."""
 
@@ -97,6 +99,10 @@ def read_expression(text: str, roots: Sequence[str] = ROOTS) -> CelText:
     refused = next((word.text for word in words if word.kind == "name" and word.text in REFUSED_FUNCTIONS), None)
     if refused is not None:
         raise TextInvalid(f"{refused} is not offered: it can make very much out of little")
+    try:
+        work = work_of(words)
+    except TooMuchWork as error:
+        raise TextInvalid(str(error)) from error
     reads: dict[Path, None] = {}
     asks: dict[Path, None] = {}
     repeated: set[Path] = set()
@@ -133,6 +139,7 @@ def read_expression(text: str, roots: Sequence[str] = ROOTS) -> CelText:
         tuple(asks),
         pure,
         growth_of([word.text for word in words if word.kind in ("name", "sign")]),
+        work,
         frozenset(repeated),
     )
 

@@ -1,11 +1,13 @@
 """Expressions of a document, evaluated: the same scope gives the same value, here and in a replay.
 
 CEL has no clock and no randomness. Values of the scope come in as variables, one per path; what comes out is JSON. The
-library bounds the steps of one evaluation by itself (10,000 iterations), `growth` bounds the bytes.
+library bounds the steps of one evaluation by itself (10,000 iterations), `growth` bounds the bytes that come out,
+`work` the bytes that are looked at.
 """
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from trueup_common.documents.cel_text import PRESENCE, CelText, Path, TextInvali
 from trueup_common.documents.faults import below
 from trueup_common.documents.growth import RESULT_BYTES_MAX, bound, size_of
 from trueup_common.documents.templates import OPEN, Template, read_template
+from trueup_common.documents.work import WORK_MAX, Effort, work
 
 _MISSING: Final = object()
 _SAFE_INTEGER: Final = 2**53 - 1
@@ -66,6 +69,14 @@ def _reason(message: str) -> str:
     return line.removesuffix(" (in container '')")[:300]
 
 
+@dataclass(slots=True)
+class _Left:
+    """What a template may still come to, in bytes, and what it may still take."""
+
+    size: int
+    effort: Effort
+
+
 class Expressions:
     """The expressions of one document. Each is compiled once, when it is first needed."""
 
@@ -75,11 +86,14 @@ class Expressions:
         self._texts: dict[str, CelText] = {}
         self._programs: dict[str, Any] = {}
 
-    def fill(self, template: Any, scope: Mapping[str, Any]) -> Any:
-        """The template with its values. Raises ExpressionFailed, also where it would come to too much."""
-        return self._fill(template, scope, [RESULT_BYTES_MAX])
+    def fill(self, template: Any, scope: Mapping[str, Any], effort: Effort | None = None) -> Any:
+        """The template with its values. Raises ExpressionFailed, also where it would come to too much.
 
-    def _fill(self, template: Any, scope: Mapping[str, Any], left: list[int]) -> Any:
+        `effort` is what the message that asks may still lead to; without one, one template's worth.
+        """
+        return self._fill(template, scope, _Left(RESULT_BYTES_MAX, effort or Effort()))
+
+    def _fill(self, template: Any, scope: Mapping[str, Any], left: "_Left") -> Any:
         if isinstance(template, str):
             value = self._filled(template, scope, left)
             if value is _MISSING:
@@ -93,26 +107,29 @@ class Expressions:
             return [item for item in items if item is not _MISSING]
         return template
 
-    def holds(self, expression: str, scope: Mapping[str, Any]) -> bool:
-        """The truth of a condition. Raises ExpressionFailed, also where the value is no boolean."""
+    def holds(self, expression: str, scope: Mapping[str, Any], effort: Effort | None = None) -> bool:
+        """The truth of a condition, with `effort` as for `fill`.
+
+        Raises ExpressionFailed, also where the value is no boolean.
+        """
         text = self._texts.get(expression)
         if text is None:
             try:
                 text = self._texts[expression] = read_expression(expression)
             except TextInvalid as error:
                 raise ExpressionFailed(expression, str(error)) from error
-        value = self._value(text, scope)
+        value = self._value(text, scope, effort or Effort())
         if not isinstance(value, bool):
             raise ExpressionFailed(expression, "is neither true nor false")
         return value
 
-    def _entry(self, key: str | int, item: Any, scope: Mapping[str, Any], left: list[int]) -> Any:
+    def _entry(self, key: str | int, item: Any, scope: Mapping[str, Any], left: "_Left") -> Any:
         try:
             return self._filled(item, scope, left) if isinstance(item, str) else self._fill(item, scope, left)
         except ExpressionFailed as error:
             raise ExpressionFailed(error.expression, error.reason, below("", key) + error.pointer) from error
 
-    def _filled(self, text: str, scope: Mapping[str, Any], left: list[int]) -> Any:
+    def _filled(self, text: str, scope: Mapping[str, Any], left: "_Left") -> Any:
         if OPEN not in text:
             return text
         value = self._made(text, scope, left)
@@ -120,7 +137,7 @@ class Expressions:
             _spend(text, value, left)
         return value
 
-    def _made(self, text: str, scope: Mapping[str, Any], left: list[int]) -> Any:
+    def _made(self, text: str, scope: Mapping[str, Any], left: "_Left") -> Any:
         template = self._templates.get(text)
         if template is None:
             try:
@@ -131,14 +148,14 @@ class Expressions:
         if whole is not None:
             if template.optional and whole.path is not None:
                 return looked_up(scope, whole.path)
-            return self._value(whole, scope)
-        pieces, bounded = [], [left[0]]
+            return self._value(whole, scope, left.effort)
+        pieces, bounded = [], _Left(left.size, left.effort)
         for part in template.parts:
-            pieces.append(part if isinstance(part, str) else _written(part, self._value(part, scope)))
+            pieces.append(part if isinstance(part, str) else _written(part, self._value(part, scope, left.effort)))
             _spend(text, pieces[-1], bounded)
         return "".join(pieces)
 
-    def _value(self, text: CelText, scope: Mapping[str, Any]) -> Any:
+    def _value(self, text: CelText, scope: Mapping[str, Any], effort: Effort) -> Any:
         if text.path is not None:
             value = looked_up(scope, text.path)
             if value is _MISSING:
@@ -150,7 +167,7 @@ class Expressions:
                 program = self._programs[text.compiled] = compiled(text, {})
             except TextInvalid as error:
                 raise ExpressionFailed(text.written, str(error)) from error
-        return _evaluated(text, program, scope)
+        return _evaluated(text, program, scope, effort)
 
 
 @lru_cache(maxsize=256)
@@ -176,16 +193,21 @@ def looked_up(scope: Mapping[str, Any], path: Path) -> Any:
     return node
 
 
-def _evaluated(text: CelText, program: Any, scope: Mapping[str, Any]) -> Any:
+def _evaluated(text: CelText, program: Any, scope: Mapping[str, Any], effort: Effort) -> Any:
     data: dict[str, Any] = {".".join((PRESENCE, *path)): looked_up(scope, path) is not _MISSING for path in text.asks}
     for path in text.reads:
         value = looked_up(scope, path)
         if value is not _MISSING:
             data[".".join(path)] = value
     names = {".".join(path): path in text.repeated for path in text.reads}
-    possible = bound(text.growth, ((data[name], again) for name, again in names.items() if name in data))
+    values = [(data[name], again) for name, again in names.items() if name in data]
+    possible = bound(text.growth, values)
     if possible > RESULT_BYTES_MAX:
         raise ExpressionFailed(text.written, f"could become {possible} bytes; {RESULT_BYTES_MAX} are possible")
+    needed = work(text.work, values)
+    if needed > WORK_MAX or not effort.take(needed):
+        left = min(WORK_MAX, effort.left)
+        raise ExpressionFailed(text.written, f"could take {needed} steps through these values; {left} are possible")
     try:
         result = program.eval(data=data)
         kind, value = result.type(), result.plain_value()
@@ -214,10 +236,10 @@ def _json(text: CelText, value: Any, left: list[int]) -> Any:
     raise ExpressionFailed(text.written, f"gives {type(value).__name__} ({str(value)[:40]}), which is no JSON value")
 
 
-def _spend(text: str, value: Any, left: list[int]) -> None:
+def _spend(text: str, value: Any, left: _Left) -> None:
     """Take a value's size from what a template may still come to."""
-    left[0] -= size_of(value, left[0])
-    if left[0] < 0:
+    left.size -= size_of(value, left.size)
+    if left.size < 0:
         raise ExpressionFailed(text, f"comes to more than {RESULT_BYTES_MAX} bytes")
 
 

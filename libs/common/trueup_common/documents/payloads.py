@@ -1,5 +1,6 @@
 """Payloads: checked against the declaration's JSON Schema; every place that does not fit is named by a pointer."""
 
+from collections import OrderedDict
 from typing import Any, Final
 
 import jsonschema_rs
@@ -9,11 +10,23 @@ from trueup_common.contracts.declaration import CommandDeclaration
 ERRORS_MAX: Final = 50
 
 
+SCHEMAS_MAX: Final = 500
+"""Compiled schemas that are kept; what was not asked for longest goes first."""
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """The compiled schema. Its patterns are those that take linear time: without look-around and references back.
+
+    Raises ValueError, RuntimeError or jsonschema_rs.ValidationError where it is none.
+    """
+    return jsonschema_rs.Draft202012Validator(schema, mask="this value", pattern_options=jsonschema_rs.RegexOptions())
+
+
 class PayloadSchemas:
     """Compiled schemas by declaration. Foreign references are never fetched."""
 
     def __init__(self) -> None:
-        self._validators: dict[str, Any] = {}
+        self._validators: OrderedDict[str, Any] = OrderedDict()
 
     def errors(self, declaration: CommandDeclaration, payload: Any, member: str = "payload") -> list[tuple[str, str]]:
         """(pointer, detail) of every place that does not fit, without showing a value; empty where all fits."""
@@ -23,8 +36,11 @@ class PayloadSchemas:
         """The same for any schema, known by `name`; pointers begin at the body's `member`."""
         validator = self._validators.get(name)
         if validator is None:
-            validator = jsonschema_rs.Draft202012Validator(schema, mask="this value")
-            self._validators[name] = validator
+            validator = self._validators[name] = validator_of(schema)
+            if len(self._validators) > SCHEMAS_MAX:
+                self._validators.popitem(last=False)
+        else:
+            self._validators.move_to_end(name)
         if validator.is_valid(value):
             return []
         found = []

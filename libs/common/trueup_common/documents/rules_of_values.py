@@ -9,7 +9,9 @@ from trueup_common.contracts.workflow import Step
 from trueup_common.documents.cel_text import CelText, Path, TextInvalid
 from trueup_common.documents.faults import below
 from trueup_common.documents.ground import Found, Ground
+from trueup_common.documents.payloads import validator_of
 from trueup_common.documents.places import Place, Reading
+from trueup_common.documents.schema_work import SchemaTooMuch, looks
 from trueup_common.documents.scope import NotThere
 
 _JSON = frozenset("STRING INT UINT DOUBLE BOOL NULL LIST MAP DYN".split())
@@ -17,7 +19,7 @@ _IN_TEXT = frozenset("STRING INT UINT DOUBLE BOOL DYN".split())
 
 
 def schema(ground: Ground) -> Iterator[Found]:
-    """The schema of the input, or of a wait's data, is no JSON Schema, or refers outside of itself."""
+    """The schema of the input, or of a wait's data, is no JSON Schema, refers outside of itself or looks too often."""
     schemas: list[tuple[str, dict[str, Any]]] = [("/input", ground.document.input)]
     schemas += [(f"{pointer}/wait/data", step.wait.data) for pointer, step in ground.steps if step.wait]
     for pointer, found in schemas:
@@ -26,7 +28,10 @@ def schema(ground: Ground) -> Iterator[Found]:
             yield outside, "a schema refers only to its own parts (#/…)"
             continue
         try:
-            jsonschema_rs.validator_for(found)
+            looks(found)
+            validator_of(found)
+        except SchemaTooMuch as error:
+            yield f"{pointer}{error.pointer}", str(error)
         except (jsonschema_rs.ValidationError, ValueError, RuntimeError) as error:
             yield pointer, f"no JSON Schema: {str(error).splitlines()[0][:200]}"
 

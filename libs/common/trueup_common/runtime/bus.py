@@ -47,6 +47,8 @@ HEARTBEAT_SECONDS: Final = 5
 SILENCE_SECONDS: Final = 2.5 * HEARTBEAT_SECONDS
 REPULL_PAUSE_SECONDS: Final = 1.0
 FETCH_WAIT_SECONDS: Final = 5.0
+QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of messages that one consumer has taken and not begun: a backlog waits with the broker, not in memory here."""
 STREAM_FULL: Final = b'"err_code":10077'
 
 BUS_AWAY: Final = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
@@ -181,6 +183,8 @@ class ConsumerSource:
     """Batches from one durable pull consumer.
 
     A pull request always stands open and messages arrive by themselves, so an idle service neither polls nor waits.
+    What was asked for and what is queued are never more than `credit`: who is slower than its messages asks for no
+    more, so a backlog costs no memory here and little of it runs into its ack wait before it is begun.
     A vanished consumer makes `missing` true (unready) and is asked for again at a bounded rate.
     """
 
@@ -191,17 +195,11 @@ class ConsumerSource:
         self.missing = False
         self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._gathering = Gathering()
+        self._queued_bytes = 0
         self._owed = 0
         self._heard_at = 0.0
         self._inbox = ""
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.durable}"
-        self._request = orjson.dumps(
-            {
-                "batch": credit,
-                "expires": PULL_EXPIRES_SECONDS * 1_000_000_000,
-                "idle_heartbeat": HEARTBEAT_SECONDS * 1_000_000_000,
-            }
-        )
         self._watch: asyncio.Task[None] | None = None
         self._answering: asyncio.Future[None] | None = None
         self._subscription: Subscription | None = None
@@ -219,6 +217,11 @@ class ConsumerSource:
         self._watch = asyncio.create_task(self._keep_pulling(), name=f"pull {self.name}")
         self.bus.back.append(self._ask_again)
         self._repull.set()
+
+    @property
+    def _room(self) -> int:
+        """How many more messages may be asked for; none while the queued ones are large."""
+        return 0 if self._queued_bytes > QUEUED_BYTES_MAX // 2 else self.credit - self._owed - self._queue.qsize()
 
     def _ask_again(self) -> None:
         """The connection was lost, and with it the request that stood open: silence would tell that much later."""
@@ -249,9 +252,8 @@ class ConsumerSource:
                 return
             self.missing = False
             self._owed -= 1
+            self._queued_bytes += len(raw.data)
             self._queue.put_nowait(raw)
-            if self._owed <= self.credit // 2:
-                self._repull.set()
         elif status == "100":
             self.missing = False
         else:  # 404, 408 (expired), 409 (deleted, leadership), 503 (no responders): this request is over
@@ -273,17 +275,24 @@ class ConsumerSource:
             if not self._repull.is_set() and not silent:
                 continue
             self._repull.clear()
-            if self._owed > self.credit // 2 and not silent:
+            if silent:  # whatever stood open is not any more
+                self._owed = 0
+            room = self._room
+            if room < self.credit // 2:  # taking from the queue makes room and asks again
                 continue
             if self.missing or silent:
                 await asyncio.sleep(max(0.0, last + REPULL_PAUSE_SECONDS - loop.time()))
             last = loop.time()
-            self._owed += self.credit
+            self._owed += room
             self._heard_at = last
-            if silent:
-                self._owed = self.credit
+            request = {
+                "batch": room,
+                "max_bytes": QUEUED_BYTES_MAX - self._queued_bytes,
+                "expires": PULL_EXPIRES_SECONDS * 1_000_000_000,
+                "idle_heartbeat": HEARTBEAT_SECONDS * 1_000_000_000,
+            }
             with contextlib.suppress(nats.errors.Error, OSError):
-                await self.bus.client.publish(self._next, self._request, reply=self._inbox)
+                await self.bus.client.publish(self._next, orjson.dumps(request), reply=self._inbox)
 
     async def fetch(self, limit: int) -> Sequence[BusDelivery]:
         """The next batch; empty after a bounded wait. A stand-in represents a message without its headers."""
@@ -299,6 +308,9 @@ class ConsumerSource:
         while len(raws) < limit and not self._queue.empty():
             raws.append(self._queue.get_nowait())
         self._gathering.took(len(raws))
+        self._queued_bytes -= sum(len(raw.data) for raw in raws if raw is not None)
+        if self._room >= self.credit // 2:
+            self._repull.set()
         batch: list[BusDelivery] = []
         for raw in raws:
             if raw is None:  # stopped

@@ -12,8 +12,14 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from trueup_common.runtime.ports import Moment
+
 TOLERANCE_SECONDS: Final = 1.0
 """Less than this is as likely the way to the database and back."""
+HEARD_SECONDS: Final = 2.0
+"""How long the time that the database told is counted on from."""
+ANSWER_SECONDS: Final = 0.05
+"""An answer that took longer is not counted on from: it may be old already."""
 
 
 class _Machine:
@@ -48,6 +54,39 @@ def agree(asked_at: datetime, database: datetime, answered_at: datetime) -> floa
 def real_now() -> datetime:
     """Real time, aware, UTC."""
     return machine_now() - _Machine.ahead
+
+
+class DatabaseTime:
+    """What the database said last about the time. Who heard it a moment ago counts on from there (ADR 0037).
+
+    What is counted is never ahead of the database, and behind it by no more than the answer's way back.
+    """
+
+    def __init__(self) -> None:
+        self._heard: Moment | None = None
+        self._answered_at = 0.0
+        self._forgotten_at = 0.0
+
+    def hear(self, moment: Moment) -> None:
+        """An answer has come just now. One that took long says too little, one asked before `forget` is outdated."""
+        asked, answered = moment.asked_at_seconds, monotonic()
+        if asked is not None and answered - asked <= ANSWER_SECONDS and asked > self._forgotten_at:
+            self._heard, self._answered_at = moment, answered
+
+    def now(self) -> Moment | None:
+        """The time by now; None where nothing was heard for too long."""
+        heard = self._heard
+        if heard is None or heard.asked_at_seconds is None:
+            return None
+        since = monotonic() - self._answered_at
+        if since > HEARD_SECONDS:
+            return None
+        passed = timedelta(seconds=since)
+        return Moment(heard.business + passed, heard.real + passed, heard.asked_at_seconds + since, presumed=True)
+
+    def forget(self) -> None:
+        """Business time was moved."""
+        self._heard, self._forgotten_at = None, monotonic()
 
 
 def monotonic() -> float:

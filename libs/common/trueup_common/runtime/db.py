@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 import orjson
 
+from trueup_common.runtime.clock import DatabaseTime
 from trueup_common.runtime.ports import StoreBusy, VersionConflict
 from trueup_common.runtime.rows import RowsDiffer
 
@@ -61,7 +62,10 @@ async def _keep_session(_: Any) -> None:
 async def _prepare(connection: asyncpg.Connection) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(
-            name, schema="pg_catalog", encoder=lambda value: orjson.dumps(value).decode(), decoder=orjson.loads
+            name,
+            schema="pg_catalog",
+            encoder=lambda value: orjson.dumps(value, option=orjson.OPT_UTC_Z).decode(),
+            decoder=orjson.loads,
         )
 
 
@@ -74,6 +78,7 @@ class Database:
         self._at_hand: list[asyncpg.pool.PoolConnectionProxy] = []
         self._asking = 0
         self._closing = False
+        self.time = DatabaseTime()
 
     @classmethod
     async def connect(
@@ -116,18 +121,23 @@ class Database:
         One that served well stays at hand for the next: giving it back to the pool and getting it again costs two tasks
         and more than a short statement (ADR 0026). Whatever ended otherwise goes back for the pool to look at.
         """
-        connection = await self._take()
+        connection = await self.take()
+        served_well = False
         try:
             yield connection
-        except BaseException:
-            await self.pool.release(connection)
-            raise
-        if self._asking or self._closing or connection.is_closed():
+            served_well = True
+        finally:
+            await self.give_back(connection, served_well=served_well)
+
+    async def give_back(self, connection: asyncpg.pool.PoolConnectionProxy, *, served_well: bool) -> None:
+        """The end of a session that was taken."""
+        if not served_well or self._asking or self._closing or connection.is_closed():
             await self.pool.release(connection)
         else:
             self._at_hand.append(connection)
 
-    async def _take(self) -> asyncpg.pool.PoolConnectionProxy:
+    async def take(self) -> asyncpg.pool.PoolConnectionProxy:
+        """A session for who gives it back himself (`session` does)."""
         while self._at_hand:
             connection = self._at_hand.pop()
             if not connection.is_closed():
@@ -174,22 +184,30 @@ def _reason(error: BaseException) -> str:
 
 
 class InTransaction:
-    """A connection whose first statement begins a transaction, which commits with the end of the stack.
+    """A connection whose first statement begins a transaction, which commits with the end of the block.
 
     Where no statement comes, nothing begins: plain reads go to `plain`, and the writes of many transactions leave in
     one statement, which is a transaction by itself (ADR 0025).
     """
 
-    def __init__(self, plain: Any, stack: AsyncExitStack) -> None:
+    def __init__(self, plain: Any, time: DatabaseTime) -> None:
         self.plain = plain
+        self.time = time
         self.begun = False
-        self._stack = stack
+        self._transaction: Any = None
 
     async def begin(self) -> None:
         """Begin, unless it is begun."""
         if not self.begun:
-            await self._stack.enter_async_context(self.plain.transaction())
+            self._transaction = self.plain.transaction()
+            await self._transaction.__aenter__()
             self.begun = True
+
+    async def end(self, error: BaseException | None) -> None:
+        """Commit what has begun, or with an error roll it back."""
+        if self._transaction is not None:
+            ended, self._transaction = self._transaction, None
+            await ended.__aexit__(None if error is None else type(error), error, None)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -239,6 +257,63 @@ class Committing(Protocol):
 T = TypeVar("T", bound=Committing)
 
 
+class _Transaction(Generic[T]):
+    """One transaction from session to session. Not a generator and a stack: this runs five times for each command."""
+
+    __slots__ = ("_database", "_session", "_transaction_of", "_tx", "_within")
+
+    def __init__(self, database: Database, transaction_of: Callable[[InTransaction], T]) -> None:
+        self._database = database
+        self._transaction_of = transaction_of
+
+    async def __aenter__(self) -> T:
+        try:
+            self._session = await self._database.take()
+        except PASSING as error:
+            raise StoreBusy(_reason(error)) from error
+        self._within = InTransaction(self._session, self._database.time)
+        self._tx = self._transaction_of(self._within)
+        return self._tx
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        try:
+            await self._end(error)
+        except Exception as failure:
+            meaning = _meaning(failure)
+            if meaning is failure:
+                raise
+            raise meaning from failure
+        if error is not None:
+            meaning = _meaning(error)
+            if meaning is not error:
+                raise meaning from error
+            return
+        self._tx.committed()
+
+    async def _end(self, error: BaseException | None) -> None:
+        served_well = False
+        try:
+            if error is None:
+                try:
+                    await self._tx.finish()
+                except BaseException as failure:
+                    await self._within.end(failure)
+                    raise
+            await self._within.end(error)
+            served_well = error is None
+        finally:
+            await self._database.give_back(self._session, served_well=served_well)
+
+
+def _meaning(error: BaseException) -> BaseException:
+    """What a failure says to whoever repeats transactions; itself where it says nothing of that kind."""
+    if isinstance(error, asyncpg.SerializationError):  # nothing here asks for an isolation that could be refused
+        return VersionConflict(_reason(error))
+    if isinstance(error, asyncpg.AssertError):
+        return RowsDiffer(_reason(error))
+    return StoreBusy(_reason(error)) if isinstance(error, PASSING) else error
+
+
 class SqlStore(Generic[T]):
     """Opens transactions of one service. `transaction_of` wraps a connection into the service's Transaction."""
 
@@ -246,21 +321,9 @@ class SqlStore(Generic[T]):
         self.database = database
         self._transaction_of = transaction_of
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[T]:
+    def transaction(self) -> _Transaction[T]:
         """One transaction; commits at the end of the block. Raises StoreBusy where nothing was kept.
 
         A connection lost during COMMIT also raises StoreBusy: if it did commit, the inbox makes the repetition empty.
         """
-        try:
-            async with self.database.session() as connection, AsyncExitStack() as stack:
-                tx = self._transaction_of(InTransaction(connection, stack))
-                yield tx
-                await tx.finish()
-        except asyncpg.SerializationError as error:  # nothing here asks for an isolation that PostgreSQL could refuse
-            raise VersionConflict(_reason(error)) from error
-        except asyncpg.AssertError as error:
-            raise RowsDiffer(_reason(error)) from error
-        except PASSING as error:
-            raise StoreBusy(_reason(error)) from error
-        tx.committed()
+        return _Transaction(self.database, self._transaction_of)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trueup_common.contracts.events import GovernanceBeat
-from trueup_common.contracts.governance import STALE_AFTER_SECONDS, GovernanceEntry, digest_of, held_by, key_of
+from trueup_common.contracts.governance import POLICY, STALE_AFTER_SECONDS, GovernanceEntry, digest_of, held_by, key_of
 from trueup_common.contracts.topology import GOVERNANCE_BEAT_SUBJECT, GOVERNANCE_BUCKET
 from trueup_common.runtime.bus import Bus, CoreMessage
 from trueup_common.runtime.clock import monotonic, real_now
@@ -70,6 +70,11 @@ class GovernanceWatch:
     def stale(self) -> bool:
         """True where nothing confirmed the active set within the bound."""
         return monotonic() - self._agreed_at > STALE_AFTER_SECONDS
+
+    @property
+    def quiet(self) -> bool:
+        """True where nothing at all is revoked or frozen, as nearly always."""
+        return all(entry.kind == POLICY for entry in self.entries.values())
 
     def revoked(self, kind: str, object_id: str | None) -> bool:
         """True where a decision, capability or mandate (`kind`) is revoked."""

@@ -1,12 +1,14 @@
 """The one loop: receive a batch → claim → decide → store state, history and outbox → commit → publish → ack.
 
 A failed batch runs again one by one; only a message that fails alone is counted, and at the limit it is quarantined
-with its bytes and reason. A busy store is repeated inside the loop and never counts as a failure.
+with its bytes and reason. A busy store is repeated inside the loop and never counts as a failure; a row that another
+replica moved first is read again, and only a batch that loses every time is taken apart.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import process_time
 from typing import Final, Generic, TypeVar
 
 from trueup_common.contracts.envelope import BROKEN, Message, Outgoing
@@ -21,6 +23,7 @@ from trueup_common.runtime.ports import (
     Store,
     StoreBusy,
     Transaction,
+    VersionConflict,
     Watch,
 )
 from trueup_common.runtime.redact import told
@@ -33,11 +36,20 @@ BATCH_MAX: Final = 200
 FAILURES_MAX: Final = 5
 BUSY_PAUSE_SECONDS: Final = 0.02
 BUSY_PAUSE_SECONDS_MAX: Final = 2.0
+CONFLICTS_MAX: Final = 30
+"""Lost so often in a row, a race is none: the batch contradicts itself, and would hold up all that is behind it."""
 NAK_DELAY_SECONDS: Final = 1.0
+WORK_SECONDS_MAX: Final = 10.0
+"""Processor time of one decision, far above any that is meant to be: the database ends a session that stands still for
+so long (`IDLE_SECONDS`), and the same decision taken again would end like that again, for ever."""
 
 
 class Unprocessable(Exception):
     """A message that can never be processed (unreadable, contradictory): quarantined at once, without counting."""
+
+
+class TooMuchTime(Exception):
+    """A decision took so much of the processor that its transaction was lost: not the store's fault, and counted."""
 
 
 class TooEarly(Exception):
@@ -53,6 +65,8 @@ class LoopStatistics:
     duplicates_count: int = 0
     commits_count: int = 0
     busy_count: int = 0
+    presumptions_count: int = 0
+    """Batches that presumed what was not so, and ran again."""
     failures_count: int = 0
     quarantined_count: int = 0
     lag_seconds: float = 0.0
@@ -137,14 +151,17 @@ class Loop(Generic[T]):
 
     async def _commit(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Outgoing]]:
         pause = BUSY_PAUSE_SECONDS
-        repeated = False
+        repeated, conflicts = False, 0
         while True:
+            presumed, begun = False, process_time()
             try:
                 async with self.store.transaction() as tx:
                     ids = [message.id for message in messages] if self.handler.inbox else []
-                    if isinstance(self.handler, Foreseeing):
-                        self.handler.foresee(tx, messages)
-                    moment, fresh = await tx.claim(self.source.name, ids)
+                    known = None
+                    if isinstance(self.handler, Foreseeing) and self.handler.foresee(tx, messages) and not repeated:
+                        known = tx.presume(self.source.name, ids)
+                    moment, fresh = known or await tx.claim(self.source.name, ids)
+                    presumed = moment.presumed
                     moment = replace(moment, repeated=True) if repeated else moment
                     self.statistics.lag_seconds = (moment.real - messages[0].time).total_seconds()
                     self.statistics.claimed_at_seconds = moment.asked_at_seconds
@@ -157,7 +174,16 @@ class Loop(Generic[T]):
                 self.statistics.duplicates_count += len(messages) - len(todo)
                 return todo, outgoing
             except StoreBusy as busy:
+                spent = process_time() - begun
+                if spent > WORK_SECONDS_MAX:
+                    raise TooMuchTime(f"its decision took {spent:.0f} s of the processor") from busy
                 repeated = True
+                if presumed and isinstance(busy, VersionConflict):
+                    self.statistics.presumptions_count += 1
+                    continue  # nobody was asked: now we do, at once
+                conflicts = conflicts + 1 if isinstance(busy, VersionConflict) else 0
+                if conflicts >= CONFLICTS_MAX:
+                    raise
                 self.statistics.busy_count += 1
                 log.info("store busy, repeating", extra={"loop": self.source.name, "reason": str(busy)})
                 await self.schedule.pause(pause)

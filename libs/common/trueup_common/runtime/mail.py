@@ -10,6 +10,7 @@ from trueup_common.contracts.clean import clean_text
 from trueup_common.contracts.envelope import BODY_AND_HEADERS_BYTES_MAX, Message, Outgoing, headers_of, is_subject
 from trueup_common.contracts.events import MessageQuarantined
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.topology import event_subject
 from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.db import InTransaction
@@ -30,9 +31,13 @@ _CLAIM_ABSENT: Final = f"{_CLAIM} ON CONFLICT DO NOTHING"
 _NOW: Final = "SELECT trueup.now() AS business, clock_timestamp() AS real"
 _POST: Final = """
 INSERT INTO outbox (message_id, subject, type, tenant, source, time, traceparent, causation_id, reply_to, data)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[],
-                     $8::text[], $9::text[], $10::bytea[])
+SELECT * FROM ROWS FROM (
+  json_to_recordset($1::text::json) AS (
+    message_id text, subject text, type text, tenant text, source text, time timestamptz,
+    traceparent text, causation_id text, reply_to text),
+  unnest($2::bytea[])) AS posted
 """
+"""One document for all that is short: the driver looks at each element of an array for what it may be (ADR 0037)."""
 _UNSENT_TOO: Final = "INSERT INTO outbox_unsent (id, message_id) SELECT id, message_id FROM written"
 _QUARANTINE: Final = """
 INSERT INTO quarantine (quarantine_id, consumer, message_id, subject, type, tenant, headers, data, reason)
@@ -145,13 +150,28 @@ class SqlTransaction:
         own = (consumer, list(message_ids)) if message_ids else ()
         text, arguments = together(_KNOWN if own else _NOW, own, asks)
         row = await self.reading.fetchrow(text, *arguments)
+        moment = Moment(row["business"], row["real"], asked)
+        self.connection.time.hear(moment)
         self._told = {item: row[f"told{number}"] or [] for number, item in enumerate(asks)}
         if not own:
-            return Moment(row["business"], row["real"], asked), frozenset()
+            return moment, frozenset()
         fresh = frozenset(message_ids).difference(row["known"])
+        self._keep_claim(consumer, fresh)
+        return moment, fresh
+
+    def presume(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]] | None:
+        """The claim without a round trip, where the time was heard a moment ago: an id that is known is a conflict."""
+        moment = self.connection.time.now()
+        if moment is None:
+            return None
+        self._asks.clear()
+        fresh = frozenset(message_ids)
+        self._keep_claim(consumer, fresh)
+        return moment, fresh
+
+    def _keep_claim(self, consumer: str, fresh: frozenset[str]) -> None:
         if fresh:
             self.later(Write(_CLAIM_ABSENT, (consumer, list(fresh)), len(fresh), "inbox", plain=_CLAIM))
-        return Moment(row["business"], row["real"], asked), fresh
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
         """Put durable messages into the outbox."""
@@ -162,19 +182,22 @@ class SqlTransaction:
             if not is_subject(message.subject):
                 raise ValueError(f"{message.type} has a subject that cannot be published to")
         if messages:
-            columns = (
-                [message.id for message in messages],
-                [message.subject for message in messages],
-                [message.type for message in messages],
-                [message.tenant for message in messages],
-                [message.source for message in messages],
-                [message.time for message in messages],
-                [message.traceparent for message in messages],
-                [message.causation_id for message in messages],
-                [message.reply_to for message in messages],
-                [message.data for message in messages],
-            )
-            self.later(Write(_POST, columns, None, "outbox", returning="message_id, id", then=_UNSENT_TOO))
+            envelopes = [
+                {
+                    "message_id": message.id,
+                    "subject": message.subject,
+                    "type": message.type,
+                    "tenant": message.tenant,
+                    "source": message.source,
+                    "time": message.time,
+                    "traceparent": message.traceparent,
+                    "causation_id": message.causation_id,
+                    "reply_to": message.reply_to,
+                }
+                for message in messages
+            ]
+            given = (json_bytes(envelopes).decode(), [message.data for message in messages])
+            self.later(Write(_POST, given, None, "outbox", returning="message_id, id", then=_UNSENT_TOO))
 
     async def quarantine(self, consumer: str, message: Message, reason: str) -> None:
         """Keep a message with its bytes and reason, and tell the planner, which owns it from here."""
@@ -258,7 +281,9 @@ DELETE FROM outbox WHERE id IN (
   SELECT id FROM (SELECT id, created_at FROM outbox ORDER BY id LIMIT $2) AS oldest
   WHERE created_at < now() - make_interval(secs => $1)
     AND NOT EXISTS (SELECT 1 FROM outbox_unsent AS u WHERE u.id = oldest.id))
+  AND (SELECT created_at FROM outbox ORDER BY id LIMIT 1) < now() - make_interval(secs => $1)
 """
+"""Where the oldest row is young, no other is looked at."""
 _PURGE_INBOX: Final = """
 DELETE FROM inbox WHERE (consumer, message_id) IN (
   SELECT consumer, message_id FROM inbox WHERE received_at < now() - make_interval(secs => $1) LIMIT $2)
@@ -299,8 +324,10 @@ class MailTransaction(SqlTransaction):
         """Remember a stream's creation time and last sequence; True where either went back."""
         return bool(await self.connection.fetchval(_STREAM, stream, created, last_sequence))
 
-    async def purge(self, outbox_seconds: float, inbox_seconds: float, limit: int) -> int:
-        """Delete old mail in bounded portions; answers how many rows went."""
-        first: str = await self.connection.execute(_PURGE_OUTBOX, outbox_seconds, limit)
-        second: str = await self.connection.execute(_PURGE_INBOX, inbox_seconds, limit)
-        return int(first.rsplit(" ", 1)[1]) + int(second.rsplit(" ", 1)[1])
+    async def purge(self, outbox_seconds: float, inbox_seconds: float | None, limit: int) -> int:
+        """Delete old mail in bounded portions, the inbox's only with a time for it; rows of the larger portion."""
+        statements = [(_PURGE_OUTBOX, outbox_seconds)]
+        if inbox_seconds is not None:
+            statements.append((_PURGE_INBOX, inbox_seconds))
+        done: list[str] = [await self.connection.execute(text, seconds, limit) for text, seconds in statements]
+        return max(int(status.rsplit(" ", 1)[1]) for status in done)

@@ -22,6 +22,7 @@ LOOP_COUNTS: Final = {
     "duplicates": "Messages that the inbox knew already",
     "commits": "Transactions that a loop committed",
     "busy": "Transactions repeated because the store was busy",
+    "presumptions": "Batches that presumed what was not so and ran again",
     "failures": "Messages that failed alone",
     "quarantined": "Messages put into quarantine",
 }

@@ -22,6 +22,9 @@ class Moment:
     asked_at_seconds: float | None = None
     """This process's monotonic clock before the time was asked for. Whoever counts on from `real` counts from here: a
     process that was paused in between must not take the pause as time that it still has."""
+    presumed: bool = False
+    """True where nobody was asked: the time is counted on from what the database said a moment ago, and stored rows are
+    taken to be as this process knows them. The save checks that; where it is not so, the batch runs again, and asks."""
     repeated: bool = False
     """True where the same batch was tried before and not kept. Who presumed something about stored rows, for the save
     to check, looks at them now."""
@@ -43,6 +46,13 @@ class Transaction(Protocol):
 
     async def claim(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]]:
         """Put ids into the inbox; answer the moment and the ids that are new. With no ids: only the moment."""
+        ...
+
+    def presume(self, consumer: str, message_ids: Sequence[str]) -> tuple[Moment, frozenset[str]] | None:
+        """The same without asking: all ids are taken for new, which the save checks. None where the time is not known.
+
+        Where an id is not new, the transaction ends with VersionConflict.
+        """
         ...
 
     async def post(self, outgoing: Sequence[Outgoing]) -> None:
@@ -139,8 +149,11 @@ class Foreseeing(ABC):
     """
 
     @abstractmethod
-    def foresee(self, tx: Any, messages: Sequence[Message]) -> None:
-        """Tell the transaction. Unreadable messages are passed over: `handle` deals with them."""
+    def foresee(self, tx: Any, messages: Sequence[Message]) -> bool:
+        """Tell the transaction. Unreadable messages are passed over: `handle` deals with them.
+
+        True where these messages need no answer at all: what they presume of the store, the save checks (ADR 0037).
+        """
 
 
 class CrashPoints(Protocol):

@@ -148,7 +148,7 @@ def _alone(parts: tuple[_Part, ...]) -> str:
     conflicts = ", ".join(str(conflict) for *_, conflict in parts)
     return (
         f"WITH {named} "
-        f"SELECT trueup.expect(ARRAY[{names}], ARRAY[{counts}], ${arguments + 1}::bigint[], ARRAY[{conflicts}])"
+        f"SELECT trueup.expect(ARRAY[{names}], ARRAY[{counts}], ${arguments + 1}::text::bigint[], ARRAY[{conflicts}])"
     )
 
 
@@ -160,7 +160,7 @@ async def write_alone(connection: Any, writes: Sequence[Write]) -> None:
     then the others say which of both it is.
     """
     arguments = [argument for item in writes for argument in item.arguments]
-    counts = [item.rows for item in writes]
+    counts = f"{{{','.join('NULL' if item.rows is None else str(item.rows) for item in writes)}}}"
     try:
         await connection.execute(_alone(tuple(map(_plain_part, writes))), *arguments, counts)
     except asyncpg.UniqueViolationError:

@@ -127,6 +127,7 @@ async def _follow_clock(context: Context) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             seconds = float(orjson.loads(raw.data)["offset_seconds"])
             context.clock.offset = timedelta(seconds=seconds)
+            context.database.time.forget()
             answer = {"instance": context.settings.instance, "offset_seconds": seconds}
             await context.bus.send(raw.reply, orjson.dumps(answer))
 

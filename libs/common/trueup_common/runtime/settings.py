@@ -46,6 +46,10 @@ class Settings(BaseSettings):
     role_passwords: SecretStr = Field(
         default=SecretStr(""), description='JSON {"service": "password"}: what the bootstrap gives the database roles'
     )
+    policy_tenant: str = Field(
+        default="",
+        description="tenant whose admins make the policies of all tenants; without it, in production nobody does",
+    )
     oidc_issuer: str = Field(
         default="", description="address of the OpenID Connect issuer whose access tokens (at+jwt) are trusted"
     )

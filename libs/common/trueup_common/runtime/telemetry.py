@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.runtime import tracing
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.redact import traced
@@ -36,7 +37,7 @@ class JsonFormatter(logging.Formatter):
         if not record.name.startswith(_OURS):
             message = message.partition("\n")[0]  # libraries put the representation of whatever failed after it
         line: dict[str, Any] = {
-            "at": real_now().isoformat(),
+            "at": rfc3339(real_now()),
             "level": record.levelname,
             "logger": record.name,
             "message": message,

@@ -22,6 +22,8 @@ RELAY_AGE_SECONDS: Final = 2.0
 RELAY_LIMIT: Final = 500
 STREAM_CHECK_TICKS: Final = 10
 PURGE_TICKS: Final = 60
+PURGE_INBOX_ROUNDS: Final = 120
+"""How many rounds there are from one look for old ids in the inbox to the next: they are kept for days."""
 OUTBOX_KEEP_SECONDS: Final = 3600
 INBOX_KEEP_SECONDS: Final = 8 * 86400
 PURGE_LIMIT: Final = 5000
@@ -120,6 +122,7 @@ class Relay:
         self.crash = crash
         self.stopping = False
         self._ticks = 0
+        self._purging = self._purging_inbox = False
 
     async def run(self) -> None:
         """Until `stopping`; a last mark on the way out."""
@@ -140,13 +143,22 @@ class Relay:
             if self._ticks % STREAM_CHECK_TICKS == 1:
                 await self._check_streams()
             if self._ticks % PURGE_TICKS == 0:
-                async with self.store.transaction() as tx:
-                    await tx.purge(OUTBOX_KEEP_SECONDS, INBOX_KEEP_SECONDS, PURGE_LIMIT)
+                self._purging = True
+                self._purging_inbox |= self._ticks // PURGE_TICKS % PURGE_INBOX_ROUNDS == 1
+            if self._purging:
+                await self._purge()
             if self._ticks % 2 == 0:
                 await self._send_unsent()
         except StoreBusy as busy:
             self.publisher.confirmed.extend(confirmed)
             log.info("store busy, relaying later", extra={"reason": str(busy)})
+
+    async def _purge(self) -> None:
+        """One portion. Where it was full there is more, and the next tick takes it: mail never grows for good."""
+        async with self.store.transaction() as tx:
+            inbox = INBOX_KEEP_SECONDS if self._purging_inbox else None
+            full = await tx.purge(OUTBOX_KEEP_SECONDS, inbox, PURGE_LIMIT) >= PURGE_LIMIT
+        self._purging, self._purging_inbox = full, full and self._purging_inbox
 
     async def _send_unsent(self) -> None:
         if not self.bus.connected:

@@ -13,6 +13,7 @@ the tests then run against its own stand-in of the external system.
 """
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ import pytest
 from trueup_common.contracts.adapter import Adapter, Call, Connection, Outcome, SlotLost, Target
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.compare import NORMALISERS, same
-from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Repair
+from trueup_common.contracts.declaration import CommandDeclaration, Establishes, Repair, is_about, object_of
 from trueup_common.contracts.ids import attempt_id, new_id
 from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import fill, take
@@ -168,6 +169,15 @@ def _document(operation: Operation, receipt: Any) -> dict[str, Any]:
     }
 
 
+def addressed_by(declaration: CommandDeclaration) -> list[str]:
+    """The required members of the payload by which a declaration names its object again."""
+    mappings = [item for item in (declaration.compensation, *declaration.repairs()) if item is not None]
+    sources = [source for mapping in mappings for source in mapping.payload.values()]
+    sources += [source for item in declaration.establishes for source in item.probe.params.values()]
+    pointers = {*declaration.identity, *(source.pointer for source in sources if source.pointer)}
+    return sorted(pointers & {f"/payload/{name}" for name in declaration.payload_schema.get("required", ())})
+
+
 @dataclass(frozen=True, slots=True)
 class Desired:
     """What is desired of one element, and whose it is."""
@@ -247,6 +257,7 @@ class Bench:
         declaration = next(one for one in self.world.adapter.declarations if one.type == repair.command_type)
         jsonschema_rs.validate(declaration.payload_schema, payload)
         case = Case(resource=self.operation.target.resource, payload=payload)
+        assert is_about(declaration, payload, case.resource), "the repair is sent to the object that it mends"
         return Bench(self.world, declaration, self.target, case)
 
 
@@ -278,16 +289,26 @@ class AdapterConformance:
             for mapping in (declaration.compensation, *declaration.repairs()):
                 assert mapping is None or mapping.command_type in types
             assert all(item.normaliser in NORMALISERS for item in declaration.establishes)
+            named = addressed_by(declaration)
+            if declaration.acts_on is None and named:
+                told = f"{declaration.type} names its object by {', '.join(named)}: declare what it acts_on"
+                warnings.warn(told, stacklevel=1)  # until then authority for one object is authority for all of them
 
     async def test_performs_once_and_proves_it(self, world: ConformanceWorld, command_type: str) -> None:
         """Requirements: X6, E3. A success is one effect, is found again, and its read-back shows the desired values."""
         bench = await Bench.set_up(world, command_type)
+        operation = bench.operation
+        assert is_about(bench.declaration, operation.payload, operation.target.resource), "a target is what is touched"
         before = await world.effects_count()
         outcome = await bench.perform()
         assert outcome.status is ReceiptStatus.CONFIRMED, outcome
         assert bench.sending.sends_count == 1
         assert await world.effects_count() == before + 1
         document = _document(bench.operation, outcome.result)
+        undoing = bench.declaration.compensation
+        if undoing is not None:
+            declared = next(one for one in world.adapter.declarations if one.type == undoing.command_type)
+            object_of(declared, fill(document, undoing.payload))  # raises where it would name nothing
         if bench.declaration.read_back:
             seen = {item.element: item for item in outcome.observations}
             for item in bench.declaration.establishes:

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         _stop(demo, teller)
         if code == 1 or given.keep or given.state_dir is not None:
-            teller.say(f"state and logs are kept in {folder}")
+            teller.say(f"state and logs are kept in {folder}; go on with: trueup up --detach --state-dir {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     if code != INTERRUPTED:

@@ -74,7 +74,7 @@ class Causes:
         """The effect is there, its answer is on its way, and the process that waits for it dies for good."""
         self._demo.world.order(_COMMIT_HANGS)
         payload = {"business_key": RECORD, "record": {"note": "written while its worker dies"}}
-        command = self._command("database.record_publication", "note/worker", payload)
+        command = self._command("database.record_publication", f"publication/{RECORD}", payload)
         self._until(lambda: self.records_count() > 0, "the record is written")
         told = f"{self._worker.name} dies between its effect and the answer, and again whenever it comes back"
         self._broken(WORKER, "a worker dies", {"command_id": command}, told)
@@ -92,7 +92,7 @@ class Causes:
             "author": self._demo.article["author"],
             "authored_at": self._demo.article["authored_at"],
         }
-        command = self._command("github.archive_version", "note/credential", payload)
+        command = self._command("github.archive_version", REPOSITORY, payload)
         told = "the token for GitHub has expired: every write is answered with 401"
         self._broken("credential", "a credential expires", {"command_id": command}, told)
 

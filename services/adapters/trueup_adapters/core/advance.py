@@ -33,6 +33,7 @@ def _new(operation: Operation, fence: int, status: LedgerStatus, now: datetime) 
         sends_count=0,
         worker=None,
         grant_id=None,
+        object_key=None,
         decided_by=None,
         send_by=None,
         sent_at=None,
@@ -66,6 +67,7 @@ def send(
     send_by: datetime,
     worker: str,
     grant_id: str | None,
+    object_key: str | None = None,
     traceparent: str | None = None,
 ) -> EffectRow:
     """The row as `SENT`, to be committed before the first byte."""
@@ -80,6 +82,7 @@ def send(
         sends_count=known.sends_count + 1,
         worker=worker,
         grant_id=grant_id,
+        object_key=object_key,
         decided_by=task.decided_by,
         send_by=send_by,
         sent_at=now,

@@ -107,6 +107,7 @@ class EffectRow(ForwardContract):
     `fence` is the highest fence seen, by tasks and finds alike; `attempt_id` and `sent_fence` name the attempt that was
     sent last. `late_until` only grows: until then some attempt may still act on the target. `look_at` (real time) is
     when the scan looks at a `SENT` row by itself. `receipt` is the last answer; of a `CONFIRMED` row it never changes.
+    `object_key` is the object that the last attempt has to have alone, of types that declare it (ADR 0040).
     """
 
     command_id: str
@@ -125,6 +126,7 @@ class EffectRow(ForwardContract):
     sends_count: int = 0
     worker: str | None = None
     grant_id: str | None = None
+    object_key: str | None = None
     decided_by: str | None = None
     send_by: Instant | None = None
     sent_at: Instant | None = None

@@ -92,6 +92,7 @@ def upgrade() -> None:
         sa.Column("sends_count", sa.BigInteger(), nullable=False),
         sa.Column("worker", sa.Text(), nullable=True),
         sa.Column("grant_id", sa.Text(), nullable=True),
+        sa.Column("object_key", sa.Text(), nullable=True),
         sa.Column("decided_by", sa.Text(), nullable=True),
         sa.Column("send_by", postgresql.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("sent_at", postgresql.TIMESTAMP(timezone=True), nullable=True),
@@ -105,6 +106,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("command_id"),
         schema="adapters",
         postgresql_with={"toast_tuple_target": 8160, "fillfactor": 50},
+    )
+    op.create_index(
+        "effect_object",
+        "effect",
+        ["tenant", "system", "object_key"],
+        unique=False,
+        schema="adapters",
+        postgresql_where=sa.text("object_key IS NOT NULL AND status IN ('SENT', 'UNKNOWN')"),
     )
     op.create_index(
         "effect_open",
@@ -190,6 +199,12 @@ def downgrade() -> None:
     op.drop_table("outbox", schema="adapters")
     op.drop_index("inbox_received_at", table_name="inbox", schema="adapters", postgresql_using="brin")
     op.drop_table("inbox", schema="adapters")
+    op.drop_index(
+        "effect_object",
+        table_name="effect",
+        schema="adapters",
+        postgresql_where=sa.text("object_key IS NOT NULL AND status IN ('SENT', 'UNKNOWN')"),
+    )
     op.drop_index("effect_open", table_name="effect", schema="adapters", postgresql_where=sa.text("status = 'SENT'"))
     op.drop_table("effect", schema="adapters")
     op.drop_index(

@@ -77,6 +77,7 @@ def _declare_step(
         effect_class=effect_class,
         payload_schema=schema,
         receipt_schema=POST.receipt_schema,
+        acts_on="unit/{/payload/unit}",
         findability=Findability.NATIVE_KEY,
         find_ladder=(Findability.NATIVE_KEY,),
         timeout_seconds=POST.timeout_seconds,
@@ -211,6 +212,7 @@ class BenchAdapter:
 
     system = SYSTEM
     declarations = (POST, POST_VERIFIED, MAKE, UNMAKE)
+    settings = frozenset({"base_url"})
 
     def open(self, connection: Connection) -> BenchTarget:
         """A target for one connection (`base_url`)."""

@@ -176,6 +176,7 @@ class RegisterCheck:
             },
         },
         receipt_schema=_RECEIPT,
+        acts_on="check/{/payload/name}",
         identity=("/payload/name",),
         findability=Findability.NATIVE_KEY,
         find_ladder=(Findability.NATIVE_KEY,),
@@ -248,6 +249,7 @@ class RemoveCheck:
             "oneOf": [{"required": ["check_id"]}, {"required": ["name"]}],
         },
         receipt_schema=_RECEIPT,
+        acts_on="check/{/payload/name|/payload/check_id}",
         findability=Findability.NATIVE_KEY,
         find_ladder=(Findability.NATIVE_KEY,),
         **_TIMES,
@@ -488,6 +490,20 @@ class MonitoringAdapter:
 
     system = SYSTEM
     declarations = tuple(command.declaration for command in COMMANDS)
+    settings = frozenset(
+        {
+            "base_url",
+            "discovery_token",
+            "scrape_pool",
+            "modules",
+            "token",
+            "username",
+            "password",
+            "read_token",
+            "read_username",
+            "read_password",
+        }
+    )
 
     def open(self, connection: Connection) -> MonitoringTarget:
         """A target for one connection: base_url; optional are a credential, `scrape_pool` and `modules`."""

@@ -109,9 +109,15 @@ class Problem(BaseModel):
     status: int
     detail: str
     instance: str
+    advice: str = Field(description="What the caller can do next")
     check: str | None = Field(default=None, description="On 401 and 403: the check that failed")
     errors: list[ProblemError] | None = Field(default=None, description="On validation failures: every place")
     command_id: str | None = Field(default=None, description="On identity-in-use: the command that owns the identity")
+    identity: dict[str, Any] | None = Field(
+        default=None, description="On identity-in-use: what identifies the command type, by JSON pointer"
+    )
+    approval_id: str | None = Field(default=None, description="On `check: approval`: the approval that is missing")
+    decision_id: str | None = Field(default=None, description="On `check: approval`: the decision that needs it")
 
 
 class Edge:

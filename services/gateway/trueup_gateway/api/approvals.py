@@ -1,5 +1,6 @@
 """Approvals: what a person is asked, and the one answer that counts. The row arbitrates; a 200 is the truth."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -32,6 +33,7 @@ from trueup_gateway.core import approval as rules
 from trueup_gateway.core import roles
 from trueup_gateway.core.anomalies import NONCE_REUSE
 from trueup_gateway.core.person_records import ApprovalRow
+from trueup_gateway.core.questions import exception_of, intent_of, plan_of
 from trueup_gateway.core.records import CallRow, DecisionRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.withholding import shown
@@ -51,7 +53,15 @@ class ApprovalAnswer(OpenBody):
     content_sha256: str = Field(description="What exactly is approved; send it back with the decision")
     nonce: str | None = Field(description="One-time; send it back with the decision. Null for agents")
     binds: list[Any] = Field(description="The values behind the hash")
-    summary: dict[str, Any]
+    summary: dict[str, Any] = Field(
+        description="What a person reads before they answer. Of an intent also `risk_factors`, `effect_class` and what "
+        "takes it back (`taken_back_by`, by command type), and what bounds it (`binds`): its `payload`, or one of its "
+        "`uses`, which lets one effect happen on the resource, whatever its content. Of a repair also the `payload` "
+        "behind `content_sha256`, and the `drift` that it is for: element, desired, observed"
+    )
+    repair: dict[str, Any] | None = Field(
+        default=None, description="Of a repair: its plan, as far as the planner has told it (null for a moment)"
+    )
     workflow_id: str | None
     saga_id: str | None
     step_id: str | None
@@ -102,6 +112,13 @@ def _body(row: ApprovalRow, reader: Reader) -> dict[str, Any]:
     return body
 
 
+async def _plans(gateway: Gateway, tenant: str, rows: Sequence[ApprovalRow]) -> dict[str, dict[str, Any]]:
+    """The plans of the repairs among these, by approval."""
+    exceptions = sorted({name for row in rows if (name := exception_of(row.summary)) is not None})
+    repairs = await gateway.reads.repairs_of(tenant, exceptions) if exceptions else []
+    return {str(repair.row["approval_id"]): plan_of(repair) for repair in repairs if repair.row.get("approval_id")}
+
+
 async def listed(request: Request) -> Response:
     """List approvals, newest first; `?status=pending` is what waits for a person."""
     gateway = gateway_of(request)
@@ -111,7 +128,10 @@ async def listed(request: Request) -> Response:
     rows = await gateway.reads.approvals(
         reader, page, status=query(request, "status", rules.STATUSES), workflow_id=query(request, "workflow_id")
     )
-    bodies = [shown(caller.roles, "approval", _body(row, reader)) for row in rows]
+    plans = await _plans(gateway, caller.tenant, rows)
+    bodies = [
+        shown(caller.roles, "approval", {**_body(row, reader), "repair": plans.get(row.approval_id)}) for row in rows
+    ]
     return listing([Item(row.asked_at, row.approval_id, body) for row, body in zip(rows, bodies, strict=True)], page)
 
 
@@ -121,7 +141,8 @@ async def read(request: Request) -> Response:
     caller = caller_of(request, gateway)
     reader = _reader(caller)
     row = found(await gateway.reads.approval(reader, object_id(request, "approval_id", "apr")))
-    return answer(shown(caller.roles, "approval", _body(row, reader)))
+    plans = await _plans(gateway, caller.tenant, [row])
+    return answer(shown(caller.roles, "approval", {**_body(row, reader), "repair": plans.get(row.approval_id)}))
 
 
 async def decide(request: Request) -> Response:
@@ -227,19 +248,10 @@ def _told(row: ApprovalRow, moment: Any, traceparent: str | None) -> Outgoing:
     return telling(body, "approval", row.tenant, f"{row.approval_id}:{body.outcome}", moment, traceparent)
 
 
-def approval_of(decision: DecisionRow) -> ApprovalRow:
+def approval_of(decision: DecisionRow, summary: Mapping[str, Any]) -> ApprovalRow:
     """The question that an intent with the outcome `approval_required` asks a person; the decision names its id."""
     assert decision.approval_id is not None
-    intent = {
-        "command_types": decision.command_types,
-        "workflow": decision.workflow,
-        "document_sha256": decision.document_sha256,
-        "system": decision.system,
-        "resource": decision.resource,
-        "purpose": decision.purpose,
-        "expected_version": decision.expected_version,
-        "declarations": decision.declarations,
-    }
+    intent = intent_of(decision)
     content = decision.payload_sha256 or digest(intent)
     scopes = [str(item["scope"]) for item in decision.obligations if item.get("kind") == "approval"]
     return ApprovalRow(
@@ -250,7 +262,7 @@ def approval_of(decision: DecisionRow) -> ApprovalRow:
         scope=scopes[0] if scopes else decision.system,
         content_sha256=content,
         binds=[decision.payload_sha256] if decision.payload_sha256 else [intent],
-        summary={**intent, "risk_score": decision.risk_score, "risk_level": decision.risk_level.value},
+        summary=dict(summary),
         nonce=new_nonce(),
         requested_by=decision.subject,
         owner=OWNER,
@@ -260,11 +272,11 @@ def approval_of(decision: DecisionRow) -> ApprovalRow:
     )
 
 
-async def ask(tx: GatewayTransaction, decision: DecisionRow) -> DecisionRow:
+async def ask(tx: GatewayTransaction, decision: DecisionRow, summary: Mapping[str, Any]) -> DecisionRow:
     """Give a decision that needs a person its approval, and keep both. Others are kept as they are."""
     if decision.outcome == "approval_required":
         decision = decision.evolve(approval_id=new_id("apr"))
-        await tx.save_approvals([], [approval_of(decision)])
+        await tx.save_approvals([], [approval_of(decision, summary)])
     await tx.save_decision(decision)
     return decision
 

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.operators import OperatorAction
-from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind
 from trueup_gateway.api.acts import authorize
 from trueup_gateway.api.allowed import allowed_on_exceptions
@@ -41,13 +40,15 @@ from trueup_gateway.core.batches import (
     RATE_MAX,
     RATE_MIN,
     TABLE,
+    TRAIL_MAX,
     BatchState,
     ItemState,
     Turn,
+    turned,
     turns,
 )
 from trueup_gateway.core.operators import OPERATE
-from trueup_gateway.core.person_records import AuthorizationRow, OperatorBatchItemRow, OperatorBatchRow
+from trueup_gateway.core.person_records import OperatorBatchItemRow, OperatorBatchRow
 from trueup_gateway.core.policy import Act
 from trueup_gateway.core.refusal import Refused, invalid
 from trueup_gateway.core.timestamps import Timestamp
@@ -56,8 +57,6 @@ from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
 
 SHOWN_MAX: Final = 100
-TRAIL_MAX: Final = 200
-"""Turns that a batch shows; every one has its decision for good."""
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 
 
@@ -97,6 +96,8 @@ class OperatorBatchAnswer(OpenBody):
     batch_id: str
     state: str = Field(description="`PREVIEW`, `RUNNING`, `PAUSED`, `STOPPED` or `DONE`")
     action: str
+    created_by: str = Field(description="Who made the selection")
+    actor: str = Field(description="Who started it last: the items are acts of this person, for 12 hours at most")
     total: int
     pending: int
     running: int
@@ -188,6 +189,7 @@ async def _keep(
         params=wanted.params,
         evidence=wanted.evidence,
         reason=wanted.reason,
+        created_by=caller.subject,
         actor=caller.subject,
         roles=list(caller.roles),
         scopes=list(caller.scopes),
@@ -197,7 +199,9 @@ async def _keep(
         total=len(views),
         created_at=now,
         started_at=None if wanted.dry_run else now,
-        trail=[] if wanted.dry_run else [turned(Turn.START, BatchState.RUNNING, admitted, wanted.reason)],
+        trail=[]
+        if wanted.dry_run
+        else [turned(Turn.START, BatchState.RUNNING, caller.subject, wanted.reason, admitted.decision_id, now)],
     )
     items = [
         OperatorBatchItemRow(
@@ -256,12 +260,10 @@ async def _turn(request: Request, turn: Turn) -> Response:
         asked = act_on_batch(caller, batch_id, f"BATCH_{turn.value.upper()}")
         admitted = await authorize(gateway, tx, caller, asked, request, now)
         admitted = admitted.evolve(detail={**admitted.detail, "action": row.action, "reason": wanted.reason})
-        entry = turned(turn, after, admitted, wanted.reason)
-        row = row.evolve(
-            state=after,
-            started_at=row.started_at or (now if turn is Turn.START else None),
-            trail=[*row.trail, entry][-TRAIL_MAX:],
-        )
+        entry = turned(turn, after, caller.subject, wanted.reason, admitted.decision_id, now)
+        row = row.evolve(state=after, trail=[*row.trail, entry][-TRAIL_MAX:])
+        if turn is Turn.START:  # whose acts they are from here on
+            row = row.evolve(actor=caller.subject, roles=list(caller.roles), scopes=list(caller.scopes), started_at=now)
         if after is BatchState.STOPPED:
             said = f": {wanted.reason}" if wanted.reason else ""
             await tx.skip_pending(batch_id, f"stopped by {caller.subject}{said}"[:500], now)
@@ -289,20 +291,9 @@ def act_on_batch(caller: Caller, batch_id: str, operation: str) -> Act:
     )
 
 
-def turned(turn: Turn, after: BatchState, admitted: AuthorizationRow, reason: str | None) -> dict[str, Any]:
-    """One line of a batch's trail."""
-    return {
-        "turn": turn.value,
-        "to": after.value,
-        "actor": admitted.subject,
-        "reason": reason,
-        "decision_id": admitted.decision_id,
-        "at": rfc3339(admitted.created_at),
-    }
-
-
 async def start(request: Request) -> Response:
-    """Start a preview, or go on after a pause."""
+    """Start a preview, or go on after a pause. From here on the items are acts of whoever starts it, with the roles of
+    this token: for 12 hours, then the batch pauses by itself until somebody starts it again."""
     return await _turn(request, Turn.START)
 
 

@@ -28,7 +28,7 @@ from trueup_gateway.api.http import (
     read_model,
 )
 from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
-from trueup_gateway.core.capability import Bounds, Wanted, narrow
+from trueup_gateway.core.capability import Bounds, Wanted, is_for_one_use, narrow
 from trueup_gateway.core.records import CapabilityRow, DecisionRow
 from trueup_gateway.core.refusal import forbidden
 from trueup_gateway.tokens import START_PERMISSION, sign_capability
@@ -38,7 +38,13 @@ class CapabilityRequest(Body):
     """What the capability shall permit; empty means as wide as the decision."""
 
     decision_id: Text
-    max_uses: int = Field(default=1, ge=1, le=1_000_000, strict=True)
+    max_uses: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        strict=True,
+        description="An approval that is bound to no payload is for one use, over all capabilities of its decision.",
+    )
     ttl_seconds: int = Field(default=300, ge=1, le=86400, strict=True)
     command_types: list[Text] = Field(default=[], max_length=50)
     resource: Resource | None = None
@@ -88,12 +94,13 @@ async def create(request: Request) -> Response:
     caller = caller_of(request, gateway)
     wanted = await read_model(request, gateway, CapabilityRequest)
     async with gateway.store.transaction() as tx:
-        decision = await tx.decision(wanted.decision_id)
+        decision = await tx.decision(wanted.decision_id, lock=True)
         if decision is None or decision.tenant != caller.tenant:
             raise not_found()
         if decision.subject != caller.subject:
             raise forbidden("decision", "The decision was made for another subject.")
         now = (await tx.moment()).business
+        given = await tx.given_uses(decision.decision_id, now) if is_for_one_use(decision) else 0
         bounds = narrow(
             decision,
             Wanted(
@@ -104,6 +111,7 @@ async def create(request: Request) -> Response:
                 payload_sha256=wanted.payload_sha256,
             ),
             now,
+            given,
         )
         row = CapabilityRow(
             capability_id=new_id("cap"),

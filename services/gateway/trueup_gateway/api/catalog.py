@@ -11,7 +11,8 @@ from trueup_gateway.api.route import LeanRoute, route
 
 
 class CommandType(OpenBody):
-    """One declaration. `identity` are the pointers that make up the business identity."""
+    """One declaration. `acts_on` names the object that a payload is about: the resource of the target is that object or
+    what encloses it. `identity` are the pointers that make up the business identity."""
 
     type: str
     system: str
@@ -19,6 +20,7 @@ class CommandType(OpenBody):
     permission: str
     effect_class: str
     payload_schema: dict[str, Any]
+    acts_on: str | None
     identity: list[str]
     key_lifetime_seconds: int
     sha256: str

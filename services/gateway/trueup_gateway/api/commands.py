@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_common.contracts import ids
 from trueup_common.contracts.canonical import fingerprint
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, is_about, object_of
 from trueup_common.contracts.states import ANSWERED
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.tracing import trace_id_of
@@ -154,6 +154,10 @@ class CommandAnswer(OpenBody):
     links: Links
 
 
+class CommandOver(RootModel[CommandAnswer | CommandAccepted]):
+    """The whole row for whose command it is; for another agent with the same intent its names and state alone."""
+
+
 class CommandList(Body):
     """A page of commands."""
 
@@ -195,7 +199,7 @@ async def submission_of(
     if "payload" in wanted.model_fields_set:
         raise invalid([("/payload_ref", "stands in place of the payload; give one of both")])
     async with gateway.loading:
-        row, raw = await kept_bytes(gateway, claims.tenant, artifact_id)
+        row, raw = await kept_bytes(gateway, Reader(claims.tenant, claims.subject), artifact_id)
 
         def work() -> Submission:
             return _checked(gateway, claims, key, wanted, traceparent, kept(gateway, row, raw))
@@ -245,6 +249,8 @@ def _checked(  # noqa: PLR0917 - one request, its payload and who asks
     if declaration.system != target.system:
         raise forbidden("resource", "The command type does not belong to this system.")
     _check_fit(gateway, declaration, wanted, content)
+    if not is_about(declaration, content.payload, target.resource):
+        raise forbidden("resource", "The payload names another object than the target.")
     target_value = {"system": target.system, "resource": target.resource, "expected_version": target.expected_version}
     workflow_id = ids.new_id("wf", real_now())
     return Submission(
@@ -269,6 +275,7 @@ def _checked(  # noqa: PLR0917 - one request, its payload and who asks
         trace_id=trace_id_of(traceparent),
         payload_ref=content.ref,
         supersedes=wanted.supersedes,
+        acts_on=object_of(declaration, content.payload),
     )
 
 
@@ -295,39 +302,45 @@ async def submit(request: Request) -> Response:
         gateway, claims, key, fit(CommandRequest, value), request.scope.get("trueup.traceparent")
     )
     seconds = wait_seconds(request, WAIT_SECONDS_MAX)
+    caller = Reader(claims.tenant, claims.subject)
     if seconds:
-        return await _submit_and_wait(gateway, submission, seconds)
-    return await _answer(gateway, submission, await gateway.acceptor.submit(submission))
+        return await _submit_and_wait(gateway, caller, submission, seconds)
+    return await _answer(gateway, caller, submission, await gateway.acceptor.submit(submission))
 
 
-async def _submit_and_wait(gateway: Gateway, submission: Submission, seconds: int) -> Response:
+async def _submit_and_wait(gateway: Gateway, caller: Reader, submission: Submission, seconds: int) -> Response:
     applied = {"Preference-Applied": f"wait={seconds}"}
     wait = gateway.answers.expect(submission.command_id)
     if wait is None:
-        return await _answer(gateway, submission, await gateway.acceptor.submit(submission))
+        return await _answer(gateway, caller, submission, await gateway.acceptor.submit(submission))
     command_id = submission.command_id
     try:
         verdict = await gateway.acceptor.submit(replace(submission, reply_to=gateway.answer_subject))
         if isinstance(verdict, Replayed):
             if await _over(gateway, submission.tenant, verdict.edge) is not None:
-                return await _answer(gateway, submission, verdict, applied)
+                return await _answer(gateway, caller, submission, verdict, applied)
             gateway.answers.forget(command_id, wait)
             command_id = verdict.edge.command_id
             wait = gateway.answers.expect(command_id)
         if wait is not None:
             async with asyncio.timeout(seconds):
                 row = await wait
-            return answer(_row_body(row), 200, {**applied, **_replayed(verdict), "Location": _location(command_id)})
+            body = await _ended_body(gateway, caller, verdict, row)
+            return answer(body, 200, {**applied, **_replayed(verdict), "Location": _location(command_id)})
     except TimeoutError:
         pass
     finally:
         if wait is not None:
             gateway.answers.forget(command_id, wait)
-    return await _answer(gateway, submission, verdict, applied)
+    return await _answer(gateway, caller, submission, verdict, applied)
 
 
 async def _answer(
-    gateway: Gateway, submission: Submission, verdict: Accepted | Replayed, headers: dict[str, str] | None = None
+    gateway: Gateway,
+    caller: Reader,
+    submission: Submission,
+    verdict: Accepted | Replayed,
+    headers: dict[str, str] | None = None,
 ) -> Response:
     """202 with the ids, or for a repetition that is over 200 with the stored result."""
     if isinstance(verdict, Accepted):
@@ -337,7 +350,7 @@ async def _answer(
         names, row = (edge.command_id, edge.workflow_id, edge.saga_id), await _over(gateway, submission.tenant, edge)
     status = 202 if row is None else 200
     state = "RECEIVED" if isinstance(verdict, Accepted) else verdict.edge.state
-    body = _accepted_body(*names, state) if row is None else _row_body(row)
+    body = _accepted_body(*names, state) if row is None else await _ended_body(gateway, caller, verdict, row)
     return answer(body, status, {**(headers or {}), **_replayed(verdict), "Location": _location(names[0])})
 
 
@@ -349,6 +362,16 @@ async def _over(gateway: Gateway, tenant: str, edge: Edge) -> dict[str, Any] | N
     stored = await gateway.reads.command_row(Reader(tenant), edge.command_id)
     row = gateway.answers.newest(edge.command_id, stored) if stored is not None else None
     return row if row is not None and row["state"] in _ENDS else None
+
+
+async def _ended_body(
+    gateway: Gateway, caller: Reader, verdict: Accepted | Replayed, row: dict[str, Any]
+) -> dict[str, Any]:
+    """A command that is over: whole for whose it is. Another agent with the same intent learns that it is done, under
+    which names: what was sent, under which authority, and what came back is not that agent's to read."""
+    if isinstance(verdict, Accepted) or await gateway.reads.command_row(caller, row["command_id"]) is not None:
+        return _row_body(row)
+    return _accepted_body(row["command_id"], row["workflow_id"], row["saga_id"], row["state"])
 
 
 def _accepted_body(command_id: str, workflow_id: str, saga_id: str, state: str) -> dict[str, Any]:
@@ -437,9 +460,10 @@ async def read(request: Request) -> Response:
         found(None)
     assert row is not None
     newest = gateway.answers.newest(row["command_id"], row)
+    superseded_by, owes = await gateway.reads.around_command(row["command_id"], row["workflow_id"])
     about = {
-        "allowed_actions": await allowed_on_command(gateway, newest),
-        "superseded_by": await gateway.reads.superseded_by(row["command_id"]),
+        "allowed_actions": await allowed_on_command(gateway, newest, owes=owes),
+        "superseded_by": superseded_by,
     }
     return answer(shown(caller.roles, "command", {**_row_body(newest), **about}))
 
@@ -482,7 +506,7 @@ SUBMIT: Final = route(
     tag="commands",
     summary="Submit a command",
     answers={
-        200: ("The same request again, and its command is over; or it ended within `Prefer: wait`", CommandAnswer),
+        200: ("The same request again, and its command is over; or it ended within `Prefer: wait`", CommandOver),
         202: ("Accepted, or the same request again while its command runs", CommandAccepted),
     },
     body=CommandRequest,

@@ -48,9 +48,9 @@ def inline(gateway: Gateway, payload: Any) -> Content:
     return _content(payload, gateway.settings.payload_bytes_max, "payload", None)
 
 
-async def kept_bytes(gateway: Gateway, tenant: str, artifact_id: str) -> tuple[ArtifactRow, bytes]:
-    """The bytes of an artifact of a tenant. Raises Refused."""
-    row = await gateway.reads.artifact(Reader(tenant), artifact_id)
+async def kept_bytes(gateway: Gateway, owner: Reader, artifact_id: str) -> tuple[ArtifactRow, bytes]:
+    """The bytes of an artifact that its owner may send: nobody sends what another one stored. Raises Refused."""
+    row = await gateway.reads.artifact(owner, artifact_id)
     if row is None or row.deleted_at is not None:
         raise invalid([("/payload_ref", "there is no such artifact")])
     bytes_max = gateway.settings.kept_payload_bytes_max

@@ -13,6 +13,7 @@ from trueup_common.contracts.workflow import NAME_PATTERN
 from trueup_common.runtime.tracing import trace_id_of
 from trueup_gateway.api import approvals
 from trueup_gateway.api.acts import authorization_body
+from trueup_gateway.api.calls import once
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
@@ -23,15 +24,17 @@ from trueup_gateway.api.http import (
     found,
     not_found,
     object_id,
+    optional_key,
     read_model,
     reader_of,
 )
 from trueup_gateway.api.intents import Intent, declarations_of, workflow_intent
-from trueup_gateway.api.route import BODY, READ, LeanRoute, path_parameter, route
+from trueup_gateway.api.route import BODY, READ, LeanRoute, key_parameter, path_parameter, route
 from trueup_gateway.core import roles
 from trueup_gateway.core.artifact import check_evidence, named_in
 from trueup_gateway.core.offers import Asked
 from trueup_gateway.core.policy import Question
+from trueup_gateway.core.questions import offering, summary_of
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, RevocationRow
 from trueup_gateway.core.refusal import Refused, forbidden, invalid
 from trueup_gateway.core.risk import Circumstances, assess, effect_class_max
@@ -40,6 +43,7 @@ from trueup_gateway.store import GatewayTransaction
 from trueup_gateway.tokens import Caller
 
 DECISION_SECONDS: Final = 3600
+KEYS: Final = ("idempotency-key-invalid", "idempotency-key-reused", "idempotency-in-flight")
 HISTORY_COUNT: Final = 100
 FAILURES: Final = frozenset({"FAILED", "CONFLICT", "NEEDS_REVIEW", "DEAD_LETTERED"})
 WATCHED_SECONDS: Final = 31 * 86400
@@ -190,12 +194,12 @@ async def _intent(gateway: Gateway, tx: GatewayTransaction, tenant: str, wanted:
     return Intent(tuple(declarations), resource.system, resource.resource)
 
 
-async def _check_evidence(tx: GatewayTransaction, tenant: str, wanted: DecisionRequest) -> None:
-    """Raise Refused where evidence names an artifact that is not the tenant's, or has another hash."""
+async def _check_evidence(tx: GatewayTransaction, caller: Caller, wanted: DecisionRequest) -> None:
+    """Raise Refused where evidence names an artifact that the caller may not read, or has another hash."""
     told = [(item.ref, item.sha256) for item in wanted.evidence]
     names = named_in(told)
-    rows = await tx.hold_artifacts([tenant] * len(names), names) if names else []
-    check_evidence(told, rows)
+    rows = await tx.hold_artifacts([caller.tenant] * len(names), names) if names else []
+    check_evidence(told, rows, of=roles.only_own(caller.roles, caller.subject))
 
 
 async def create(request: Request) -> Response:
@@ -204,12 +208,22 @@ async def create(request: Request) -> Response:
     caller = caller_of(request, gateway)
     wanted = await read_model(request, gateway, DecisionRequest)
     trace_id = trace_id_of(request.scope.get("trueup.traceparent"))
-    async with gateway.store.transaction() as tx:
-        await _check_evidence(tx, caller.tenant, wanted)
+    key = optional_key(request)
+
+    async def act(tx: GatewayTransaction) -> tuple[int, dict[str, Any]]:
+        await _check_evidence(tx, caller, wanted)
         intent = await _intent(gateway, tx, caller.tenant, wanted)
         row = await _decide(gateway, tx, caller, wanted, intent, trace_id)
-        row = await approvals.ask(tx, row)
-    return answer(_answer(row), 201, {"Location": f"/v1/decisions/{row.decision_id}"})
+        drifts = await tx.drifts_offering(row.tenant, row.supersedes) if row.repair and row.supersedes else []
+        declared = {item.type: item for item in intent.declarations}
+        row = await approvals.ask(tx, row, summary_of(row, declared, offering(row, drifts)))
+        return 201, _answer(row)
+
+    if key is not None:  # asked again under its key, it is the same decision, and its approval the same question
+        return await once(gateway, caller, key, {"call": "decision", **wanted.model_dump(mode="json")}, act)
+    async with gateway.store.transaction() as tx:
+        status, body = await act(tx)
+    return answer(body, status, {"Location": f"/v1/decisions/{body['decision_id']}"})
 
 
 async def _decide(  # noqa: PLR0917 - everything that one decision rests on
@@ -451,7 +465,8 @@ ROUTES: Final[list[LeanRoute]] = [
             "evidence": [{"kind": "quality_gate", "ref": "gate-0028"}],
             "context": {"payload_sha256": None, "expected_version": None},
         },
-        problems=("tenant-invalid", "forbidden", "unknown-command-type", "unknown-system", *BODY),
+        parameters=(key_parameter("decide-0028", required=False),),
+        problems=("tenant-invalid", "forbidden", "unknown-command-type", "unknown-system", *KEYS, *BODY),
     ),
     route(
         "GET",

@@ -1,15 +1,16 @@
 """Exceptions first: what is open, who owns it and until when."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trueup_common.contracts.states import ExceptionKind
 from trueup_gateway.api.allowed import allowed_on_exceptions
-from trueup_gateway.api.gateway import gateway_of
+from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import (
     Body,
     Item,
@@ -30,6 +31,7 @@ from trueup_gateway.core.vector import element_body
 from trueup_gateway.core.view_records import ExceptionView
 from trueup_gateway.core.withholding import shown
 
+WAITING_APPROVAL: Final = "WAITING_APPROVAL"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 SUMMARY: Final[dict[str, tuple[str, ...]]] = {
@@ -63,6 +65,8 @@ class ExceptionAnswer(OpenBody):
     workflow_id: str | None
     saga_id: str | None
     command_id: str | None
+    incident_id: str | None
+    approval_id: str | None = Field(description="The approval that its repair waits for")
     envelope: dict[str, Any]
     allowed_actions: list[str]
 
@@ -115,9 +119,17 @@ class DriftList(Body):
     next_cursor: str | None
 
 
-def _body(view: ExceptionView, allowed: Mapping[str, list[str]]) -> dict[str, Any]:
+def _body(view: ExceptionView, allowed: Mapping[str, list[str]], approvals: Mapping[str, str]) -> dict[str, Any]:
     body = view.model_dump(mode="json", exclude={"tenant"})
-    return {**body, "allowed_actions": allowed.get(view.exception_id, [])}
+    known = {"approval_id": approvals.get(view.repair_id or ""), "allowed_actions": allowed.get(view.exception_id, [])}
+    return {**body, **known}
+
+
+async def _approvals(gateway: Gateway, tenant: str, views: Sequence[ExceptionView]) -> dict[str, str]:
+    """The approvals that repairs of these exceptions wait for, by repair."""
+    waiting = [view.exception_id for view in views if view.repair_status == WAITING_APPROVAL]
+    repairs = await gateway.reads.repairs_of(tenant, waiting) if waiting else []
+    return {item.repair_id: item.row["approval_id"] for item in repairs if item.row.get("approval_id") is not None}
 
 
 async def summary(request: Request) -> Response:
@@ -146,11 +158,13 @@ async def _page(request: Request, kind: str | None, status: str | None) -> Respo
         owner=query(request, "owner"),
         cause=query(request, "cause"),
         workflow_id=query(request, "workflow_id"),
+        incident_id=query(request, "incident_id"),
         by_deadline=by_deadline,
     )
     places = [view.deadline_at if by_deadline else view.opened_at for view in views]
     allowed = await allowed_on_exceptions(gateway, views)
-    bodies = [shown(caller.roles, "exception", _body(view, allowed)) for view in views]
+    approvals = await _approvals(gateway, caller.tenant, views)
+    bodies = [shown(caller.roles, "exception", _body(view, allowed, approvals)) for view in views]
     items = [Item(at, str(body["exception_id"]), body) for at, body in zip(places, bodies, strict=True)]
     return listing(items, page)
 
@@ -171,7 +185,8 @@ async def read(request: Request) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
     view = found(await gateway.reads.exception(reader_of(caller), object_id(request, "exception_id", "exc")))
-    return answer(shown(caller.roles, "exception", _body(view, await allowed_on_exceptions(gateway, [view]))))
+    allowed, approvals = await allowed_on_exceptions(gateway, [view]), await _approvals(gateway, caller.tenant, [view])
+    return answer(shown(caller.roles, "exception", _body(view, allowed, approvals)))
 
 
 async def drift(request: Request) -> Response:
@@ -198,6 +213,7 @@ _FILTERS: Final = (
     query_parameter("owner", "Only this owner's."),
     query_parameter("cause", "Only this failure class or failure code."),
     query_parameter("workflow_id", "Only those of this case."),
+    query_parameter("incident_id", "Only those of this incident."),
     query_parameter(
         "order",
         "`opened`: newest first; `deadline`: the nearest first.",

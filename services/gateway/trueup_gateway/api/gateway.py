@@ -17,10 +17,12 @@ from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.slo import ServiceLevels
+from trueup_gateway.dispositions import Dispositions
 from trueup_gateway.issuers import ExternalIssuer
 from trueup_gateway.levels import shipped_levels
 from trueup_gateway.rules import RuleBook
 from trueup_gateway.sightings import Sightings
+from trueup_gateway.signalling import SignalTaker
 from trueup_gateway.starting import Starter
 from trueup_gateway.store import GatewayReads, GatewayTransaction
 from trueup_gateway.tokens import SigningKey, Verifier
@@ -39,6 +41,7 @@ class Gateway:
     rules: RuleBook
     acceptor: Acceptor
     starter: Starter
+    signals: SignalTaker
     answers: AnswerBoard
     verifier: Verifier
     signing_key: SigningKey
@@ -57,6 +60,11 @@ class Gateway:
     batches_changed: Callable[[], None] = lambda: None
     ready: list[ReadyCheck] = field(default_factory=list)
     sending: set[asyncio.Task[None]] = field(default_factory=set)
+    dispositions: Dispositions = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What is made of the other parts."""
+        self.dispositions = Dispositions(self.reads.disposed)
 
 
 def unknown(gateway: Gateway, refused: Refused) -> Refused:

@@ -32,16 +32,23 @@ class Rest:
 
 
 async def check_grounds(  # noqa: PLR0917 - what one act rests on
-    gateway: Ruled, tx: GatewayTransaction, target: Target, evidence: Sequence[Any], params: Params, now: datetime
+    gateway: Ruled,
+    tx: GatewayTransaction,
+    target: Target,
+    evidence: Sequence[Any],
+    params: Params,
+    now: datetime,
+    *,
+    of: str | None = None,
 ) -> Rest:
-    """What the action needs beside its parameters. Raises Refused."""
+    """What the action needs beside its parameters; `of` is the only one whose artifacts count. Raises Refused."""
     told = [
         (str(item.get("ref")) if item.get("ref") else None, item.get("sha256"))
         for item in evidence
         if isinstance(item, dict)
     ]
     names = named_in(told)
-    check_evidence(told, await tx.hold_artifacts([target.tenant] * len(names), names) if names else [])
+    check_evidence(told, await tx.hold_artifacts([target.tenant] * len(names), names) if names else [], of=of)
     if isinstance(params, SettleParams) and target.row is not None:
         rules.check_settlement(params, evidence, target.row)
         _check_receipt(gateway, target, params)
@@ -161,7 +168,7 @@ def unfit(wrong: Sequence[tuple[str, str]], version: int) -> Refused:
     """409: which steps do not fit the version, each with why."""
     return Refused(
         "conflict",
-        f"The case cannot go on by version {version}: {len(wrong)} things do not fit.",
+        f"The case cannot go on by version {version}. What does not fit: {len(wrong)}.",
         extra={
             "misfits": [
                 {"step": None if step == CASE else step, "detail": why} for step, why in wrong[:MISFITS_SHOWN_MAX]

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from trueup_common.documents.payloads import pointer_of
 from trueup_common.runtime.clock import real_now
@@ -32,6 +33,7 @@ _ID: Final = re.compile(r"^[a-z]{2,4}_[0-9a-f]{32}$")
 _JSON: Final = re.compile(r'^application/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?$', re.I)
 _WAIT: Final = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?([0-9]{1,4})"?\s*(?=$|[,;])', re.I)
 _QUOTED: Final = re.compile(r'^"((?:[^"\\]|\\["\\])*)"$')
+_NO_TEXT: Final = re.compile("[\x00\ud800-\udfff\ufffd]")
 _PRINTABLE: Final = re.compile(r"^[\x20-\x7e]+$")
 
 
@@ -58,15 +60,19 @@ def header_values(request: Request, name: bytes) -> list[str]:
 def _bearer(request: Request) -> str:
     values = header_values(request, b"authorization")
     if not values:
-        raise unauthorized("signature", "The Authorization header is missing.")
+        raise _anonymous("The Authorization header is missing.")
     if len(values) > 1:
         raise unauthorized("signature", "There is more than one Authorization header.")
     scheme, _, token = values[0].partition(" ")
     if scheme.lower() == "dpop":
         raise unauthorized("holder", "This gateway does not verify holder proofs.")
     if scheme.lower() != "bearer" or not token.strip():
-        raise unauthorized("signature", "The Authorization header holds no bearer token.")
+        raise _anonymous("The Authorization header holds no bearer token.")
     return token.strip()
+
+
+def _anonymous(detail: str) -> Refused:
+    return Refused("unauthorized", detail, check="signature", anonymous=True)
 
 
 def caller_of(request: Request, gateway: Gateway) -> Caller:
@@ -212,6 +218,11 @@ def idempotency_key(request: Request) -> str:
     return key_of(values[0])
 
 
+def optional_key(request: Request) -> str | None:
+    """The same where it may be left out. Raises Refused for one that is none."""
+    return idempotency_key(request) if header_values(request, b"idempotency-key") else None
+
+
 def key_of(text: str) -> str:
     """A key from its spelling in a header or a batch. Raises Refused."""
     value = text.strip()
@@ -230,6 +241,13 @@ def wait_seconds(request: Request, seconds_max: int) -> int:
         if match:
             return min(int(match[1]), seconds_max)
     return 0
+
+
+def check_path(scope: Scope) -> None:
+    """Raise Refused where a part of the path is no text: nothing has such a name, whatever the route looks up by it."""
+    for value in scope.get("path_params", {}).values():
+        if isinstance(value, str) and _NO_TEXT.search(value):
+            raise not_found()
 
 
 def object_id(request: Request, name: str, prefix: str) -> str:
@@ -266,7 +284,7 @@ def query(request: Request, name: str, allowed: Iterable[str] | None = None) -> 
     if len(value) > 300 or "\x00" in value or "\ufffd" in value:
         raise parameter(name, "is not acceptable text")
     if allowed is not None and value not in allowed:
-        raise parameter(name, "is not one of the known values")
+        raise parameter(name, f"is not one of the known values: {', '.join(sorted(map(str, allowed)))}")
     return value
 
 

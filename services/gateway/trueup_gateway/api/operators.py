@@ -6,7 +6,7 @@ An act never does anything here: it goes out as a command, and the service that 
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,8 +23,9 @@ from trueup_common.contracts.operators import (
     stands_alone,
 )
 from trueup_common.contracts.shape import json_bytes
-from trueup_common.contracts.states import ExceptionKind
+from trueup_common.contracts.states import ExceptionKind, InstanceStatus
 from trueup_gateway.api.acts import Asked, Ruled, authorize, send_soon, telling
+from trueup_gateway.api.allowed import identities_of
 from trueup_gateway.api.calls import once
 from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.grounds import Rest, check_grounds, plan_resumption, preview_body
@@ -49,10 +50,11 @@ from trueup_gateway.api.http import (
 from trueup_gateway.api.route import BODY, PAGE, READ, LeanRoute, key_parameter, path_parameter, query_parameter, route
 from trueup_gateway.core import operators as rules
 from trueup_gateway.core import roles
-from trueup_gateway.core.operator_params import PARAMS, Params, ResumeParams
+from trueup_gateway.core.operator_params import PARAMS, Params, ResumeParams, documented
 from trueup_gateway.core.operators import Target
 from trueup_gateway.core.person_records import OperatorCommandRow
 from trueup_gateway.core.refusal import Refused, invalid
+from trueup_gateway.core.withholding import shown
 from trueup_gateway.core.workflow_start import MESSAGE_BYTES_MAX
 from trueup_gateway.store import GatewayTransaction, Reader
 from trueup_gateway.tokens import Caller
@@ -95,6 +97,8 @@ class TargetWanted(Body):
 
 class OperatorCommandRequest(Body):
     """What shall be done, on what, and why. `params` are those of the action."""
+
+    model_config = ConfigDict(json_schema_extra=documented)
 
     action: OperatorAction
     target: TargetWanted
@@ -198,21 +202,22 @@ async def admit(
 ) -> tuple[OperatorCommandRow, OperatorCommand]:
     """The kept act and the command that carries it out. Raises Refused where it is not permitted or not possible."""
     action, now = wanted.action, (await tx.moment()).business
-    target = await target_of(tx, caller, wanted.target)
+    target = await target_of(gateway, tx, caller, wanted.target)
     act = rules.act_of(action, target, caller.subject, caller.tenant, caller.roles, wanted.target.kind)
     rules.check_entitled(act)
     admitted = await authorize(gateway, tx, caller, act, request, now)
     declaration = gateway.catalog.declaration(target.row.declaration_sha256) if target.row is not None else None
-    available = allowed(TargetKind(target.kind), rules.facts_of(target, declaration))
-    _check_possible(action, target, available)
-    params = params_of(action, wanted.params)
-    rest = await check_grounds(gateway, tx, target, wanted.evidence, params, now)
-    repairer = not roles.may(caller.roles, roles.OPERATE)
-    command, exception = rules.holds(action, target, repairer=repairer)
+    command, exception = rules.holds(action, target, repairer=not roles.may(caller.roles, roles.OPERATE))
     if command is not None or exception is not None:
+        # Asked first: whether the state shows already what is at work is a matter of milliseconds.
         working = await tx.at_work(caller.tenant, command, exception)
         if working is not None:
             raise rules.already_at_work(working.operator_command_id, working.action)
+    _check_possible(action, target, allowed(TargetKind(target.kind), rules.facts_of(target, declaration)))
+    params = params_of(action, wanted.params)
+    rest = await check_grounds(
+        gateway, tx, target, wanted.evidence, params, now, of=roles.only_own(caller.roles, caller.subject)
+    )
     row = OperatorCommandRow(
         operator_command_id=name or new_id("opc"),
         tenant=target.tenant,
@@ -245,7 +250,10 @@ def _check_possible(action: OperatorAction, target: Target, available: tuple[Ope
         extra: dict[str, Any] = {"allowed_actions": list(available), "target_state": target.state}
         if target.case is not None:
             extra["workflow_status"] = target.case.status
-        raise Refused("action-not-available", f"It is {target.state}.", extra=extra)
+        why = " Another command has its business identity by now." if target.replaced else ""
+        if target.case is not None and target.case.status == InstanceStatus.PAUSED:
+            why += f" Its case is paused: {A.RESUME} that first."
+        raise Refused("action-not-available", f"It is {target.state}.{why}", extra=extra)
 
 
 def params_of(action: OperatorAction, params: dict[str, Any]) -> Params:
@@ -256,7 +264,7 @@ def params_of(action: OperatorAction, params: dict[str, Any]) -> Params:
         raise invalid([(f"/params{pointer}", detail) for pointer, detail in refused.errors]) from None
 
 
-async def target_of(tx: GatewayTransaction, caller: Caller, wanted: TargetWanted) -> Target:
+async def target_of(gateway: Ruled, tx: GatewayTransaction, caller: Caller, wanted: TargetWanted) -> Target:
     """What an act is about, as the caller may see it. Raises Refused."""
     whole = roles.may(caller.roles, roles.OPERATE) or roles.may(caller.roles, roles.REPAIR)
     reader = Reader(caller.tenant) if whole else reader_of(caller)
@@ -293,7 +301,8 @@ async def target_of(tx: GatewayTransaction, caller: Caller, wanted: TargetWanted
     revoked = row is not None and await tx.authority_revoked(row.mandate_id)
     if row is None and case is not None:
         revoked = await tx.authority_revoked(rules.mandate_of(case.workflow_id))
-    return Target(wanted.kind, wanted.id, caller.tenant, case, row, exception, revoked)
+    replaced = row is not None and bool(await tx.replaced(identities_of(gateway, [row])))
+    return Target(wanted.kind, wanted.id, caller.tenant, case, row, exception, revoked, replaced)
 
 
 async def _command(  # noqa: PLR0917 - one act and what it rests on
@@ -326,6 +335,7 @@ async def _command(  # noqa: PLR0917 - one act and what it rests on
         command_id=row.command_id,
         exception_id=row.exception_id,
         exception_kind=target.exception.kind if target.exception is not None else None,
+        obligation_id=envelope.get("obligation_id"),
         repair_id=row.target_id if row.target_kind == TargetKind.REPAIR else row.params.get("repair_id"),
         element=element,
         actor=row.actor,
@@ -348,7 +358,7 @@ async def _command(  # noqa: PLR0917 - one act and what it rests on
 async def _preview(gateway: Gateway, caller: Caller, request: Request, wanted: OperatorCommandRequest) -> Response:
     """Which steps would run again, and which are kept; nothing is changed and nothing is asked."""
     async with gateway.store.transaction() as tx:
-        target = await target_of(tx, caller, wanted.target)
+        target = await target_of(gateway, tx, caller, wanted.target)
         act = rules.act_of(wanted.action, target, caller.subject, caller.tenant, caller.roles, wanted.target.kind)
         rules.check_entitled(act)
         await authorize(gateway, tx, caller, act, request, (await tx.moment()).business)
@@ -368,7 +378,14 @@ async def read(request: Request) -> Response:
     row = found(
         await gateway.reads.operator_command(acts_reader_of(caller), object_id(request, "operator_command_id", "opc"))
     )
-    return answer(await _shown(gateway, row))
+    return answer(_seen(caller, row, await _shown(gateway, row)))
+
+
+def _seen(caller: Caller, row: OperatorCommandRow, body: dict[str, Any]) -> dict[str, Any]:
+    """An act as the caller may see it: everybody their own as they asked for it."""
+    if row.actor == caller.subject:
+        return body
+    return shown(caller.roles, "refused_act" if row.state == CommandState.REFUSED else "act", body)
 
 
 async def _shown(gateway: Gateway, row: OperatorCommandRow) -> dict[str, Any]:
@@ -382,13 +399,15 @@ async def _shown(gateway: Gateway, row: OperatorCommandRow) -> dict[str, Any]:
 async def listed(request: Request) -> Response:
     """List operators' acts, newest first."""
     gateway = gateway_of(request)
-    reader = acts_reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = acts_reader_of(caller)
     page = page_of(request)
     states = [CommandState.ACCEPTED.value, CommandState.DONE.value, CommandState.REFUSED.value]
     rows = await gateway.reads.operator_commands(
         reader, page, target=query(request, "target"), state=query(request, "state", states)
     )
-    return listing([Item(row.created_at, row.operator_command_id, _body(row)) for row in rows], page)
+    items = [Item(row.created_at, row.operator_command_id, _seen(caller, row, _body(row))) for row in rows]
+    return listing(items, page)
 
 
 _KEYS: Final = (

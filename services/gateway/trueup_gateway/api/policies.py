@@ -8,14 +8,15 @@ from starlette.responses import Response
 
 from trueup_common.contracts.shape import rfc3339
 from trueup_gateway.api.calls import once
-from trueup_gateway.api.gateway import gateway_of
+from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.api.http import Body, answer, caller_of, found, idempotency_key, read_model, require
 from trueup_gateway.api.route import BODY, LeanRoute, key_parameter, route
 from trueup_gateway.core import roles
 from trueup_gateway.core.records import PolicyRow
-from trueup_gateway.core.refusal import invalid
-from trueup_gateway.policy import DEFAULT_TEXT, SCHEMA_TEXT, TEXT_CHARACTERS_MAX, PolicyInvalid, PolicySet
+from trueup_gateway.core.refusal import forbidden, invalid
+from trueup_gateway.policy import DEFAULT_TEXT, GUARDS_TEXT, SCHEMA_TEXT, TEXT_CHARACTERS_MAX, PolicyInvalid, PolicySet
 from trueup_gateway.store import GatewayTransaction
+from trueup_gateway.tokens import Caller
 
 
 class PolicyRequest(Body):
@@ -33,20 +34,28 @@ class PolicySetAnswer(Body):
     policies: str
     ids: list[str]
     policy_schema: str = Field(alias="schema")
-    reason: str
-    created_by: str
+    guards: str = Field(description="Policies that stand beside every set and cannot be taken away.")
+    reason: str | None
+    created_by: str | None = Field(description="Null for tenants that policies are not made by.")
     created_at: str
 
 
-def _body(row: PolicyRow) -> dict[str, Any]:
+def _governs(gateway: Gateway, caller: Caller) -> bool:
+    """Policies hold for every tenant, so one tenant makes them; in development, unless it is named, any."""
+    named = gateway.settings.policy_tenant
+    return caller.tenant == named if named else gateway.settings.development
+
+
+def _body(row: PolicyRow, *, told: bool = True) -> dict[str, Any]:
     return {
         "version": row.version,
         "sha256": row.sha256,
         "policies": row.text,
         "ids": list(PolicySet(row.text).ids),
         "schema": SCHEMA_TEXT,
-        "reason": row.reason,
-        "created_by": row.created_by,
+        "guards": GUARDS_TEXT,
+        "reason": row.reason if told else None,
+        "created_by": row.created_by if told else None,
         "created_at": rfc3339(row.created_at),
     }
 
@@ -54,8 +63,9 @@ def _body(row: PolicyRow) -> dict[str, Any]:
 async def read(request: Request) -> Response:
     """Read the policy set in force and the schema that it fits."""
     gateway = gateway_of(request)
-    require(caller_of(request, gateway), roles.READ_CONTROLS)
-    return answer(_body(found(await gateway.reads.policy())))
+    caller = caller_of(request, gateway)
+    require(caller, roles.READ_CONTROLS)
+    return answer(_body(found(await gateway.reads.policy()), told=_governs(gateway, caller)))
 
 
 async def change(request: Request) -> Response:
@@ -63,6 +73,8 @@ async def change(request: Request) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request, gateway)
     require(caller, roles.CHANGE_POLICY)
+    if not _governs(gateway, caller):
+        raise forbidden("tenant", "Policies hold for all tenants; only admins of TRUEUP_POLICY_TENANT change them.")
     wanted = await read_model(request, gateway, PolicyRequest)
     key = idempotency_key(request)
     try:

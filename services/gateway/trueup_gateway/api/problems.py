@@ -22,6 +22,7 @@ def document(refused: Refused, instance: str) -> dict[str, Any]:
         "status": problem.status,
         "detail": refused.detail,
         "instance": instance,
+        "advice": refused.advice,
     }
     if refused.check is not None:
         body["check"] = refused.check
@@ -41,7 +42,8 @@ def problem_response(refused: Refused, scope: Scope) -> Response:
     """The answer to a refused request."""
     headers = {"Cache-Control": "no-store"}
     if refused.problem.status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="trueup", error="invalid_token"'
+        fault = "" if refused.anonymous else ', error="invalid_token"'
+        headers["WWW-Authenticate"] = f'Bearer realm="trueup"{fault}'
     if refused.retry_after_seconds is not None:
         headers["Retry-After"] = str(refused.retry_after_seconds)
     if refused.problem.status == 413:

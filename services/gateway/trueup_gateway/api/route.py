@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.runtime.ports import StoreBusy
-from trueup_gateway.api.http import Endpoint
+from trueup_gateway.api.http import Endpoint, check_path
 from trueup_gateway.api.problems import INTERNAL_DETAIL, MEDIA_TYPE, instance_of, problem_response
 from trueup_gateway.core.refusal import Refused
 
@@ -71,13 +71,13 @@ PAGE = (
 )
 
 
-def key_parameter(example: str) -> Parameter:
+def key_parameter(example: str, *, required: bool = True) -> Parameter:
     """The Idempotency-Key. Each call has an example of its own: one key for two calls would be refused."""
     return header_parameter(
         "Idempotency-Key",
         "The business key of this intent, as a quoted string. Repeat it on every retry.",
         f'"{example}"',
-        required=True,
+        required=required,
     )
 
 
@@ -92,6 +92,7 @@ class LeanRoute(APIRoute):
 def _lean(endpoint: Endpoint) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            check_path(scope)
             response = await endpoint(Request(scope, receive))
         except Refused as refused:
             response = problem_response(refused, scope)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -75,6 +75,10 @@ class WorkflowOver(WorkflowAnswer):
     links: StartLinks
 
 
+class StartOver(RootModel[WorkflowOver | WorkflowAccepted]):
+    """The whole case for whose it is; for another agent with the same intent its names and state alone."""
+
+
 async def start(request: Request) -> Response:
     """Start a workflow under a capability. The same key again answers with the case that it stands for."""
     gateway = gateway_of(request)
@@ -87,17 +91,17 @@ async def start(request: Request) -> Response:
     )
     seconds = wait_seconds(request, WAIT_SECONDS_MAX)
     if not seconds:
-        return await _answer(gateway, claims.tenant, started)
+        return await _answer(gateway, claims, started)
     with gateway.answers.expecting_case(started.workflow_id) as over:
         if started.replayed:
-            answered = await _answer(gateway, claims.tenant, started)
+            answered = await _answer(gateway, claims, started)
             if over is None or answered.status_code == 200:
                 return answered
         if over is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await over.wait()
-    return await _answer(gateway, claims.tenant, started, waited=seconds)
+    return await _answer(gateway, claims, started, waited=seconds)
 
 
 def _start_request(
@@ -146,8 +150,9 @@ def _links(workflow_id: str) -> dict[str, str]:
     return {"self": own, "workflow": own, "stream": f"{own}/stream"}
 
 
-async def _answer(gateway: Gateway, tenant: str, started: Started, *, waited: int = 0) -> Response:
-    """202 with the ids; where the case is over at a repetition, or after waiting, 200 with the case."""
+async def _answer(gateway: Gateway, claims: CapabilityClaims, started: Started, *, waited: int = 0) -> Response:
+    """202 with the ids; where the case is over at a repetition, or after waiting, 200 with the case. Another agent's
+    case is not shown: that agent's names and state alone."""
     links = _links(started.workflow_id)
     headers = {"Location": links["self"]}
     if waited:
@@ -156,11 +161,12 @@ async def _answer(gateway: Gateway, tenant: str, started: Started, *, waited: in
         headers["Idempotent-Replayed"] = "true"
     state, body = "RECEIVED", None
     if started.replayed or waited:
-        body = await case_body(gateway, Reader(tenant), started.workflow_id)
+        body = await case_body(gateway, Reader(claims.tenant), started.workflow_id)
         state = body["status"]
-    if body is not None and state in _ENDS:
-        return answer({**body, "command_id": None, "state": state, "links": links}, 200, headers)
     names = {"command_id": None, "workflow_id": started.workflow_id, "saga_id": started.saga_id}
+    if body is not None and state in _ENDS:
+        shown = body if body["subject"] == claims.subject else names
+        return answer({**shown, "command_id": None, "state": state, "links": links}, 200, headers)
     return answer({**names, "state": state, "links": links}, 202, headers)
 
 
@@ -190,7 +196,7 @@ ROUTES: Final[list[LeanRoute]] = [
         tag="workflows",
         summary="Start a workflow",
         answers={
-            200: ("The same start key again, and its case is over; or it ended within `Prefer: wait`", WorkflowOver),
+            200: ("The same start key again, and its case is over; or it ended within `Prefer: wait`", StartOver),
             202: ("Accepted, or the same start key again while its case is open", WorkflowAccepted),
         },
         body=WorkflowRequest,

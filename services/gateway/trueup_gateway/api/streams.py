@@ -84,10 +84,10 @@ async def _follow(gateway: Gateway, caller: Caller, follower: Follower, after: i
     while monotonic() < end and not gateway.watch.dismissed:
         body = shown(caller.roles, "workflow", await case_body(gateway, reader, follower.workflow_id))
         events = await gateway.reads.history(follower.workflow_id, after, HISTORY_MAX)
-        for event in events:
+        for event in shown(caller.roles, "history", {"items": events})["items"]:
             after = event["seq"]
             yield _event("history", event, after)
-        state = orjson.dumps(body)
+        state = orjson.dumps(body, option=orjson.OPT_UTC_Z)
         if state != told:
             told = state
             yield b"retry: %d\nevent: state\ndata: " % RETRY_MS + state + b"\n\n"
@@ -106,7 +106,7 @@ async def _follow(gateway: Gateway, caller: Caller, follower: Follower, after: i
 
 def _event(kind: str, data: Any, seq: int | None) -> bytes:
     name = b"" if seq is None else b"id: %d\n" % seq
-    return name + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+    return name + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data, option=orjson.OPT_UTC_Z) + b"\n\n"
 
 
 ROUTES: Final[list[LeanRoute]] = [

@@ -133,7 +133,7 @@ class EventAnswer(OpenBody):
     hash: str
 
 
-class HistoryAnswer(Body):
+class HistoryAnswer(OpenBody):
     """Events in order; `next_after_seq` continues, null at the present end."""
 
     workflow_id: str
@@ -209,14 +209,16 @@ async def case_body(gateway: Gateway, reader: Reader, workflow_id: str) -> dict[
 async def history(request: Request) -> Response:
     """Read the events of a case in order, after a sequence number."""
     gateway = gateway_of(request)
-    reader = reader_of(caller_of(request, gateway))
+    caller = caller_of(request, gateway)
+    reader = reader_of(caller)
     workflow_id = object_id(request, "workflow_id", "wf")
     after = query_number(request, "after_seq", 0, 0, 2**53)
     limit = query_number(request, "limit", HISTORY_MAX, 1, HISTORY_MAX)
     found(await gateway.reads.case(reader, workflow_id))
     events = await gateway.reads.history(workflow_id, after, limit)
     more = events[-1]["seq"] if len(events) == limit else None
-    return answer({"workflow_id": workflow_id, "items": events, "next_after_seq": more})
+    body = {"workflow_id": workflow_id, "items": events, "next_after_seq": more}
+    return answer(shown(caller.roles, "history", body))
 
 
 _ID: Final = path_parameter("workflow_id", "The case.", "wf_00000000000000000000000000000000")

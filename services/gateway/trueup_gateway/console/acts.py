@@ -20,6 +20,12 @@ class Offer:
     fields: tuple[str, ...] = ()
     grave: bool = False
     steps: tuple[str, ...] = ()
+    further_steps: tuple[tuple[str, int], ...] = ()
+    """Steps that only another version has, each with that version."""
+    versions: tuple[Mapping[str, Any], ...] = ()
+    """Other versions of the case's workflow by which it may go on."""
+    version: int | None = None
+    """The version that the case runs by."""
     effects: tuple[tuple[str, str], ...] = ()
     """Effects that may stand, each with what it is: who closes a case says what became of every one."""
     observations: tuple[tuple[str, str], ...] = ()
@@ -29,7 +35,7 @@ class Offer:
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "SETTLE": ("finding", "external_resource_id", "receipt", "evidence", "became"),
     "MARK_RESOLVED": ("observation", "became"),
-    "RESUME": ("from_step", "dry_run"),
+    "RESUME": ("from_step", "version", "dry_run"),
     "ASSIGN": ("owner",),
     "ESCALATE": ("owner",),
     "TAKE_OVER": ("stop",),
@@ -147,6 +153,9 @@ def _offer(action: str, kind: str, name: str, case: Mapping[str, Any], row: Mapp
         fields,
         action in GRAVE,
         steps=tuple(str(step["id"]) for step in case.get("steps") or []) if "from_step" in fields else (),
+        further_steps=tuple(case.get("further_steps") or ()) if "from_step" in fields else (),
+        versions=tuple(case.get("versions") or ()) if "version" in fields else (),
+        version=case.get("version"),
         effects=_effects(case, row) if "became" in fields else (),
         observations=_observations(case, row) if "observation" in fields else (),
     )

@@ -83,7 +83,7 @@ async def act(view: View, form: Form) -> Response:
     answered = await view.contract.post("/v1/operator-commands", body, form.text("key", 200))
     if not answered.done:
         return refused_page(view, answered, back, form=form)
-    if body["params"].get("dry_run"):
+    if body["params"].get("dry_run") is True:
         return view.page("resume_preview.html", preview=answered.object, asked=body, back=back)
     return sent_back(back, did=str(answered.object.get("operator_command_id") or ""))
 
@@ -108,6 +108,8 @@ def _params(form: Form) -> dict[str, Any]:
         if (value := form.text(name, 300))
     }
     params.update({name: True for name in ("dry_run", "stop") if form.text(name, 5)})
+    if (version := form.text("version", 10)).isascii() and version.isdigit():
+        params["version"] = int(version)
     for name in ("receipt", "observation"):
         if text := form.text(name, 20_000):
             try:

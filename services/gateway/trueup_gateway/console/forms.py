@@ -22,6 +22,7 @@ TYPED: Final = (
     "external_resource_id",
     "owner",
     "from_step",
+    "version",
     "system",
     "command_type",
     "definition",

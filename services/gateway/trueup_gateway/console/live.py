@@ -78,6 +78,22 @@ async def exceptions(request: Request) -> Response:
     return _followed(view_of(request), _exceptions_mark)
 
 
+async def exception(request: Request) -> Response:
+    """Tell when an exception, its case or what was asked about it moved: it ends a moment after its case does."""
+    name = quote(str(request.path_params["exception_id"]), safe="")
+
+    async def mark(view: View) -> bytes | None:
+        answered = await view.contract.get(f"/v1/exceptions/{name}")
+        if not answered.done:
+            return None
+        workflow_id = quote(str(answered.object.get("workflow_id") or ""), safe="")
+        case = await view.contract.get(f"/v1/workflows/{workflow_id}") if workflow_id else None
+        asked = await view.contract.get("/v1/operator-commands", target=name, limit=10)
+        return orjson.dumps([answered.body, case.body if case is not None else None, asked.items])
+
+    return _followed(view_of(request), mark)
+
+
 async def batch(request: Request) -> Response:
     """Tell when a batch went on."""
     name = quote(str(request.path_params["batch_id"]), safe="")

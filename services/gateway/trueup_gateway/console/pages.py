@@ -8,7 +8,9 @@ from urllib.parse import quote, urlencode
 from starlette.responses import RedirectResponse, Response
 
 from trueup_gateway.console import acts
+from trueup_gateway.console.folding import folded, unknown
 from trueup_gateway.console.timeline import entries_of
+from trueup_gateway.console.versions import versions_of
 from trueup_gateway.console.view import View, need
 from trueup_gateway.core import roles
 from trueup_gateway.core.ten_questions import replies
@@ -17,6 +19,7 @@ LIST_LIMIT: Final = 100
 TIMELINE_MAX: Final = 100
 LINEAGE_MAX: Final = 10
 INCIDENTS_MAX: Final = 5
+REPAIRS_MAX: Final = 5
 COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("open_incidents", "incidents", "bad"),
     ("dead_letters", "exceptions?kind=dead_letter", "bad"),
@@ -77,6 +80,7 @@ async def exceptions(view: View) -> Response:
         return RedirectResponse(view.first_place, 303)  # who only approves, or only freezes, begins there
     status = "closed" if view.asked("status") == "closed" else "open"
     filters = {name: view.asked(name) for name in ("kind", "owner", "cause")}
+    incident_id = view.asked("incident", 60)
     summary, incidents, listed = await asyncio.gather(
         view.contract.get("/v1/exceptions/summary"),
         view.contract.get("/v1/incidents", status="open", limit=INCIDENTS_MAX),
@@ -86,14 +90,19 @@ async def exceptions(view: View) -> Response:
             order="deadline" if status == "open" else None,
             limit=LIST_LIMIT,
             cursor=view.asked("cursor", 400),
+            incident_id=incident_id,
             **filters,
         ),
     )
     need(listed)
+    rows = folded(listed.items) if incident_id is None else [{"row": item} for item in listed.items]
     return view.page(
         "exceptions.html",
         summary=summary.object,
         incidents=incidents.items,
+        incident_id=incident_id,
+        rows=rows,
+        causes=await _causes(view, rows, incidents.items),
         counters=COUNTERS,
         further=FURTHER,
         items=listed.items,
@@ -102,6 +111,16 @@ async def exceptions(view: View) -> Response:
         filters=filters,
         kinds=KINDS,
     )
+
+
+async def _causes(
+    view: View, rows: Sequence[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """The incidents that folded rows belong to, by id; one that cannot be read is told by its id alone."""
+    found = {str(one.get("incident_id")): one for one in known}
+    further = unknown(rows, found)[:INCIDENTS_MAX]
+    answered = await asyncio.gather(*(view.contract.get(f"/v1/incidents/{_part(name)}") for name in further))
+    return {**found, **{str(one.object["incident_id"]): one.object for one in answered if one.object}}
 
 
 async def exception(view: View) -> Response:
@@ -117,9 +136,11 @@ async def exception(view: View) -> Response:
         capability_id=envelope.get("capability_id"),
     )
     over = found.get("status") == "closed" and bool(case) and not case.get("closed_at")
-    lineage, asked, next_ones = await asyncio.gather(
+    lineage, asked, repairs, versions, next_ones = await asyncio.gather(
         _lineage(view, row),
         _asked(view, exception_id, found.get("command_id"), found.get("workflow_id")),
+        view.contract.get("/v1/repairs", exception_id=exception_id, limit=REPAIRS_MAX),
+        versions_of(view, case, found),
         _exceptions_of(view, str(found.get("workflow_id"))) if over else _none(),
     )
     return view.page(
@@ -136,7 +157,8 @@ async def exception(view: View) -> Response:
         lineage=lineage,
         questions=replies(row, case, case.get("vector") or []) if row else [],
         vector=await _vector(view, case, row),
-        offers=acts.offers_for_exception(view, found, case, row),
+        repairs=repairs.items,
+        offers=acts.offers_for_exception(view, found, {**case, **versions}, row),
         reasons=acts.why_not_for_exception(view, found, case, row),
         **_around_timeline(view, events),
         did=await acts.outcome(view),
@@ -307,7 +329,7 @@ async def case(view: View) -> Response:
         exceptions=exceptions_of,
         approvals=approvals_of.items,
         decisions=decisions,
-        offers=acts.offers_for_case(view, found),
+        offers=acts.offers_for_case(view, {**found, **await versions_of(view, found, found)}),
         reasons=acts.why_not_for_case(view, found),
         drifted=[item["element"] for item in vector if item.get("phase") == "DRIFT"],
         **_around_timeline(view, events),

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from trueup_common.contracts.canonical import digest
 from trueup_gateway.console import charts
 from trueup_gateway.console.pages import KINDS, LIST_LIMIT, further_page
 from trueup_gateway.console.shown import plain, pretty
@@ -23,6 +24,8 @@ URGENCY: Final[Mapping[str, int]] = {
 """Repairs as they call for a person: who waits for one stands first."""
 PAYLOADS_MAX: Final = 3
 LONG_MIN: Final = 200
+WHOLE: Final = 4_000_000
+"""More than any message holds: what is approved is never cut."""
 
 
 async def approvals(view: View) -> Response:
@@ -53,19 +56,48 @@ async def approval(view: View) -> Response:
         case = (await view.contract.get(f"/v1/workflows/{quote(str(found['workflow_id']), safe='')}")).object
     payloads = await _payloads(view, case)
     caller = view.session.caller if view.session is not None else None
-    summary = found.get("summary") or {}
+    summary = found["summary"]
     content, before = _content(summary), _before(summary)
+    sent = summary.get("payload") if found.get("kind") == "decision" else None
     return view.page(
         "approval.html",
         item=found,
         case=case,
         payloads=payloads,
-        content=content,
+        content=content if sent is None else None,
+        sent=None if sent is None else readable(sent, WHOLE),
+        summary=summary,
+        drift=summary.get("drift") or {},
+        plan=found.get("repair") or {},
+        proven=sent is not None and digest(sent) == found.get("content_sha256"),
+        further=_further(summary),
         difference=difference(before, content) if before is not None and content is not None else [],
         may_answer=view.may(roles.APPROVE) and found.get("status") == "pending",
         own=caller is not None and found.get("requested_by") == caller.subject,
         decided=view.asked("decided"),
     )
+
+
+_TOLD_APART: Final = frozenset(
+    {"content", "before", "previous", "content_before", "after", "payload", "drift", "verification", "taken_back_by"}
+) | {
+    "binds",
+    "declarations",
+    "risk_score",
+    "risk_level",
+    "risk_factors",
+    "effect_class",
+    "command_types",
+    "system",
+    "resource",
+}
+"""What of a summary has a place of its own on the page."""
+
+
+def _further(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The rest of a summary, without what is empty."""
+    empty: tuple[Any, ...] = (None, "", [], {})
+    return [(name, value) for name, value in summary.items() if name not in _TOLD_APART and value not in empty]
 
 
 def _readable_approval(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,13 +116,13 @@ async def _payloads(view: View, case: Mapping[str, Any]) -> list[dict[str, Any]]
     return sorted(told, key=lambda item: -len(item["text"]))[:PAYLOADS_MAX]
 
 
-def readable(payload: Any) -> str:
+def readable(payload: Any, most: int = 60_000) -> str:
     """A payload as a person reads it: long texts as they stand, the rest as a document."""
     if not isinstance(payload, Mapping):
-        return pretty(payload, 60_000)
+        return pretty(payload, most)
     long = {name: value for name, value in payload.items() if isinstance(value, str) and len(value) > LONG_MIN}
     rest = {name: value for name, value in payload.items() if name not in long}
-    parts = [pretty(rest, 20_000) if rest else "", *(f"{name}:\n\n{value}" for name, value in long.items())]
+    parts = [pretty(rest, most) if rest else "", *(f"{name}:\n\n{value}" for name, value in long.items())]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from markupsafe import Markup, escape
 
+from trueup_common.contracts.shape import rfc3339
 from trueup_gateway.console.words import Words
 
 TEXT_MAX: Final = 280
@@ -47,7 +48,7 @@ def relative_time(value: object, now: datetime, words: Words) -> Markup:
     if moment is None:
         return Markup('<span class="none">–</span>')
     seconds = (moment - now).total_seconds()
-    machine = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    machine = rfc3339(moment.astimezone(UTC))
     text = words.relative(seconds)
     return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(machine, exact(moment), text)
 
@@ -67,7 +68,7 @@ def clock_time(value: object) -> Markup:
     moment = moment_of(value)
     if moment is None:
         return Markup('<span class="none">–</span>')
-    machine = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    machine = rfc3339(moment.astimezone(UTC))
     text = moment.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
     return Markup('<time datetime="{}" title="{}">{}</time>').format(machine, exact(moment), text)
 

@@ -84,6 +84,7 @@ def make_site() -> ASGIApp:
         Route("/freezes/{freeze_id}/lift", for_forms(asking.lift), methods=["POST"]),
         Route("/act", for_forms(asking.act), methods=["POST"]),
         Route("/live/exceptions", live.exceptions, methods=["GET"]),
+        Route("/live/exceptions/{exception_id}", live.exception, methods=["GET"]),
         Route("/live/batches/{batch_id}", live.batch, methods=["GET"]),
         Route("/live/cases/{workflow_id}", live.case, methods=["GET"]),
         Route("/{rest:path}", _nowhere, methods=["GET"]),

@@ -18,6 +18,7 @@ from trueup_gateway.console import shown
 from trueup_gateway.console.contract import Answered, Contract
 from trueup_gateway.console.door import PREFIX
 from trueup_gateway.console.forms import Form
+from trueup_gateway.console.own import outcome, own
 from trueup_gateway.console.sessions import Session, seal_of
 from trueup_gateway.console.words import Words, language_of, words_of
 from trueup_gateway.core import roles
@@ -118,6 +119,8 @@ class View:
             "when": partial(shown.both_times, now=now, words=words),
             "clock": shown.clock_time,
             "cut_marked": partial(shown.cut_marked, words=words),
+            "ours": partial(own, words),
+            "outcome": partial(outcome, words),
             "units": ",".join(words(f"span.{unit}", count="#") for unit in ("s", "min", "h", "d")),
         }
 

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 LANGUAGES: Final = ("en", "zh")
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_TWOFOLD: Final = ("d", "h")
+FEW: Final = 10
+"""From so many hours or days on, what is over does not matter."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,16 @@ class Words:
         return self.term("resolution", name)
 
     def span(self, seconds: float) -> str:
-        """A duration in its largest fitting unit."""
+        """A duration in its largest fitting unit; of few hours or days also what is over: `1 h 59 min` is not `1 h`."""
         whole = int(abs(seconds))
-        size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), (1, "s"))
-        return self(f"span.{unit}", count=whole // size)
+        place = next((place for place, (size, _) in enumerate(_UNITS) if whole >= size), len(_UNITS) - 1)
+        size, unit = _UNITS[place]
+        count, rest = whole // size, whole % size
+        text = self(f"span.{unit}", count=count)
+        if unit not in _TWOFOLD or count >= FEW:
+            return text
+        smaller, name = _UNITS[place + 1]
+        return f"{text} {self(f'span.{name}', count=rest // smaller)}" if rest >= smaller else text
 
     def relative(self, seconds: float) -> str:
         """A moment so many seconds from now; negative ones lie in the past."""

@@ -4,16 +4,17 @@ A key is accepted once; its repetitions get the first answer and consume nothing
 them. Of many requests on one capability exactly as many as it has uses left are accepted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import digest
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, identified
+from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.pointer import Absent, resolve
 from trueup_common.contracts.shape import record
-from trueup_common.contracts.states import REPLACEABLE, CompensationState, OperationState
+from trueup_common.contracts.states import ANSWERED, REPLACEABLE, SETTLED, CompensationState, OperationState
 from trueup_common.contracts.task import PayloadRef
 from trueup_gateway.core.capability import check_standing
 from trueup_gateway.core.records import DecisionRow
@@ -21,6 +22,7 @@ from trueup_gateway.core.refusal import Refused, forbidden, invalid, unauthorize
 
 DEADLINE_SECONDS: Final = 3600
 DEADLINE_SECONDS_MAX: Final = 30 * 86400
+SHOWN_CHARACTERS_MAX: Final = 200
 
 
 @record
@@ -36,6 +38,7 @@ class Submission:
     declaration: CommandDeclaration
     system: str
     resource: str
+    """The label of the target, as the caller wrote it."""
     expected_version: str | None
     payload: Any
     payload_sha256: str
@@ -51,6 +54,8 @@ class Submission:
     """Where the whole payload is kept; `payload` is then the reduced one, and the hashes are those of the whole."""
     supersedes: str | None = None
     """The ended command that this one takes the place of."""
+    acts_on: str | None = None
+    """The object that the payload names; None where the type does not say."""
 
 
 @record
@@ -178,7 +183,7 @@ def _one(
             return Refused(
                 "identity-in-use",
                 f"The command {owner.command_id} owns this business identity.",
-                extra={"command_id": owner.command_id, "workflow_id": owner.workflow_id},
+                extra={"command_id": owner.command_id, "workflow_id": owner.workflow_id, **_named(submission)},
             )
     ref = submission.payload_ref
     if ref is not None and (submission.tenant, ref.artifact_id) not in known.held:
@@ -190,6 +195,17 @@ def _one(
     if uses.get(submission.capability_id, 0) >= standing.uses_left:
         return forbidden("uses", "The capability has no uses left.")
     return Accepted(submission, standing, min(deadline_at, latest))
+
+
+def _named(submission: Submission) -> dict[str, Any]:
+    """What identifies a command of this type, in the caller's own words."""
+    target = {name: getattr(submission, name) for name in ("system", "resource", "expected_version")}
+    shown = dict(_identifying(submission.declaration, target, submission.payload))
+    return {"identity": {pointer: _brief(value) for pointer, value in shown.items()}}
+
+
+def _brief(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)[:SHOWN_CHARACTERS_MAX]
 
 
 def _superseding(submission: Submission, standing: Standing, known: Known) -> Refused | None:
@@ -230,15 +246,32 @@ def _authority(submission: Submission, standing: Standing, known: Known) -> None
 
 def identity_of(declaration: CommandDeclaration, target: Mapping[str, Any], payload: Any) -> str | None:
     """The business identity that the declared pointers give, or None where the type declares none or all are absent."""
-    values: list[Any] = []
-    for pointer in declaration.identity:
-        try:
-            values.append(resolve({"target": target, "payload": payload}, pointer))
-        except Absent:
-            values.append(None)
+    values = [value for _, value in _identifying(declaration, target, payload)]
     if all(value is None for value in values):
         return None
     return f"{declaration.type}:{digest(values)}"
+
+
+def _identifying(declaration: CommandDeclaration, target: Mapping[str, Any], payload: Any) -> Iterator[tuple[str, Any]]:
+    """What the declared pointers show, None where nothing is there."""
+    known = identified(declaration, target, payload)
+    for pointer in declaration.identity:
+        try:
+            yield pointer, resolve(known, pointer)
+        except Absent:
+            yield pointer, None
+
+
+_AGAIN: Final = ANSWERED - SETTLED
+"""States from which an operation may be sent again."""
+
+
+def given_up(row: JournalRow, declaration: CommandDeclaration | None) -> str | None:
+    """The business identity that an operation let go of and would need again to be sent; None where it needs none."""
+    if row.identity is not None or row.state not in _AGAIN or declaration is None or row.compensates is not None:
+        return None
+    target = {"system": row.target_system, "resource": row.target_resource, "expected_version": row.expected_version}
+    return identity_of(declaration, target, row.payload)
 
 
 _HELD: Final = frozenset(OperationState) - {

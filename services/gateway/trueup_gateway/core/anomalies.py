@@ -1,12 +1,14 @@
 """Security anomalies (requirement V6): a table of rules over sightings, each with a threshold in a window.
 
 One sighting is nothing: a person clicks twice, a worker is slow. So many of one actor within one window are an
-exception that a person looks into; while it goes on it is told once per quiet time, not with every look.
+exception that a person looks into; while it goes on it is told once per quiet time, not with every look. What is a
+figure ends by itself once it was well for long: well is below half of what it was told for, so that it does not flap.
+What somebody did is a person's to end: whoever stops has not explained it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -22,6 +24,11 @@ CROSS_TENANT: Final = "cross_tenant_callback"
 NONCE_REUSE: Final = "nonce_reuse"
 MANY_UNKNOWNS: Final = "many_unknowns"
 STALE_WORKER: Final = "stale_worker"
+WELL_AGAIN: Final = "figure_well_again"
+"""Resolution of an anomaly whose figure was well for long enough."""
+
+Key = tuple[str, str, str]
+"""(tenant, rule, actor)."""
 
 
 @record
@@ -67,6 +74,9 @@ MEANINGS: Final[Mapping[str, Meaning]] = {
 }
 """Every rule that there is."""
 
+ACTS: Final = frozenset({MASS_APPROVALS, CROSS_TENANT, NONCE_REUSE})
+"""What somebody did, and not only how much there was of it."""
+
 
 class AnomalyRule(Contract):
     """A threshold: so many sightings of one actor in one window."""
@@ -74,6 +84,17 @@ class AnomalyRule(Contract):
     name: str
     threshold: int = Field(ge=1)
     window_seconds: int = Field(ge=60, le=86400, multiple_of=60)
+    ends: Literal["by_itself", "by_person"] | None = None
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """True where a figure that is well again is the end of it: said by the rule, else by what it is about."""
+        return self.ends == "by_itself" if self.ends is not None else self.name not in ACTS
+
+    @property
+    def well_below(self) -> int:
+        """Below so many it is well again."""
+        return (self.threshold + 1) // 2
 
 
 class AnomalyRules(Contract):
@@ -81,6 +102,8 @@ class AnomalyRules(Contract):
 
     quiet_seconds: int = Field(ge=60)
     """What goes on is told again after so long."""
+    calm_seconds: int = Field(default=1800, ge=60)
+    """What was well for so long is over."""
     rules: tuple[AnomalyRule, ...]
 
     def of(self, name: str) -> AnomalyRule | None:
@@ -98,14 +121,28 @@ class Sighted:
     count: int
     about: str | None = None
 
+    @property
+    def key(self) -> Key:
+        """Whose it is."""
+        return self.tenant, self.rule, self.actor
+
 
 class AnomalyRow(ForwardContract):
-    """When an anomaly was told last."""
+    """When an anomaly was told last, and what was told of it that ends by itself: its end is told too."""
 
     tenant: str
     rule: str
     actor: str
     told_at: Instant
+    calm_since: Instant | None = None
+    """Since when it is well."""
+    reports: list[dict[str, Any]] = Field(default_factory=list)
+    """What is open of it; while it goes on, one after each quiet time."""
+
+    @property
+    def key(self) -> Key:
+        """Whose it is."""
+        return self.tenant, self.rule, self.actor
 
 
 def read_rules(document: Any) -> AnomalyRules:
@@ -117,23 +154,66 @@ def read_rules(document: Any) -> AnomalyRules:
     return rules
 
 
+def marks(rules: AnomalyRules, told: Iterable[AnomalyRow]) -> dict[str, int]:
+    """From how many sightings on each rule has to know: as long as something of it is open, down to what is well."""
+    still = {row.rule for row in told}
+    return {rule.name: rule.well_below if rule.name in still else rule.threshold for rule in rules.rules}
+
+
 def anomalies(
-    rules: AnomalyRules, sighted: Iterable[Sighted], told: Mapping[tuple[str, str, str], datetime], now: datetime
+    rules: AnomalyRules, sighted: Iterable[Sighted], told: Mapping[Key, AnomalyRow], now: datetime
 ) -> list[Sighted]:
-    """What is over its threshold and was not told within the quiet time."""
+    """What is over its threshold and was not told within the quiet time. What is over by itself was told in vain: it is
+    told at once when it begins again."""
     quiet = timedelta(seconds=rules.quiet_seconds)
     found = []
     for item in sighted:
-        rule = rules.of(item.rule)
-        last = told.get((item.tenant, item.rule, item.actor))
-        if rule is not None and item.count >= rule.threshold and (last is None or last + quiet <= now):
+        rule, last = rules.of(item.rule), told.get(item.key)
+        if rule is None or item.count < rule.threshold:
+            continue
+        over = last is not None and rule.ends_by_itself and not last.reports
+        if last is None or over or last.told_at + quiet <= now:
             found.append(item)
     return found
 
 
-def told_rows(found: Sequence[Sighted], now: datetime) -> list[AnomalyRow]:
+def told_row(
+    item: Sighted, rule: AnomalyRule, report: ExceptionReported, before: AnomalyRow | None, now: datetime
+) -> AnomalyRow:
     """What is remembered of what is told now."""
-    return [AnomalyRow(tenant=item.tenant, rule=item.rule, actor=item.actor, told_at=now) for item in found]
+    kept = before.reports if before is not None else []
+    reports = [*kept, report.model_dump(mode="json")] if rule.ends_by_itself else []
+    return AnomalyRow(tenant=item.tenant, rule=item.rule, actor=item.actor, told_at=now, reports=reports)
+
+
+def calmed(
+    rules: AnomalyRules, told: Iterable[AnomalyRow], sighted: Iterable[Sighted], now: datetime
+) -> tuple[list[AnomalyRow], list[ExceptionReported]]:
+    """Rows of which something is open, as far as they change, and the ends of what was well for long enough."""
+    counts = {item.key: item.count for item in sighted}
+    changed: list[AnomalyRow] = []
+    ended: list[ExceptionReported] = []
+    for row in told:
+        rule = rules.of(row.rule)
+        if rule is None:
+            continue  # switched off: nobody counts it any more, so a person ends what it told
+        if counts.get(row.key, 0) >= rule.well_below:
+            changed += [row.evolve(calm_since=None)] if row.calm_since is not None else []
+        elif row.calm_since is None:
+            changed.append(row.evolve(calm_since=now))
+        elif row.calm_since + timedelta(seconds=rules.calm_seconds) <= now:
+            ended += [_over(report, now) for report in row.reports]
+            changed.append(row.evolve(calm_since=None, reports=[]))
+    return changed, ended
+
+
+def _over(told: dict[str, Any], now: datetime) -> ExceptionReported:
+    report = ExceptionReported.model_validate(told)
+    obligation = report.obligation.evolve(
+        status="closed", closed_at=now, resolution_type=WELL_AGAIN, version=report.obligation.version + 1
+    )
+    over: ExceptionReported = report.evolve(obligation=obligation)
+    return over
 
 
 def reported(

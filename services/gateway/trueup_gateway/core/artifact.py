@@ -96,15 +96,20 @@ def named_in(evidence: Sequence[tuple[str | None, str | None]]) -> list[str]:
     return sorted({ref for ref, _ in evidence if ref is not None and NAMED.fullmatch(ref)})
 
 
-def check_evidence(evidence: Sequence[tuple[str | None, str | None]], known: Sequence[ArtifactRow]) -> None:
-    """Raise Refused where evidence names an artifact that is not there, or is another content than it says."""
+def check_evidence(
+    evidence: Sequence[tuple[str | None, str | None]], known: Sequence[ArtifactRow], *, of: str | None = None
+) -> None:
+    """Raise Refused where evidence names an artifact that is not there, or is another content than it says.
+
+    `of` is the only one whose artifacts the caller may read; None where that is everybody's of the tenant.
+    """
     by_id = {row.artifact_id: row for row in known}
     errors: list[tuple[str, str]] = []
     for position, (ref, sha256) in enumerate(evidence):
         if ref is None or not ref.startswith("art_"):
             continue
         row = by_id.get(ref)
-        if row is None or row.deleted_at is not None:
+        if row is None or row.deleted_at is not None or (of is not None and row.created_by != of):
             errors.append((f"/evidence/{position}/ref", "there is no such artifact"))
         elif sha256 is not None and sha256 != row.sha256:
             errors.append((f"/evidence/{position}/sha256", "the artifact has another hash"))

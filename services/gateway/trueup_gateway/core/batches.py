@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from trueup_common.contracts.operators import CommandState, OperatorAction
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import OperationState
 
 A = OperatorAction
@@ -23,6 +24,12 @@ TAKEN_MAX: Final = 20
 RATE_MAX: Final = 50.0
 RATE_MIN: Final = 0.001
 """One item in a quarter of an hour. Slower ones have no next moment that a calendar could hold."""
+AUTHORITY_HOURS: Final = 12
+"""How long a batch acts for whoever started it: a shift. Then it waits until somebody entitled starts it again."""
+TRAIL_MAX: Final = 200
+"""Turns that a batch shows; every one of a person has its decision for good."""
+ITSELF: Final = "service:gateway"
+"""Who paused a batch that nobody's authority carries any more."""
 
 
 class BatchState(StrEnum):
@@ -54,6 +61,7 @@ TABLE: Final[Mapping[tuple[BatchState, Turn], BatchState]] = {
     (BatchState.PAUSED, Turn.START): BatchState.RUNNING,
     (BatchState.PAUSED, Turn.PAUSE): BatchState.PAUSED,
     (BatchState.PAUSED, Turn.STOP): BatchState.STOPPED,
+    (BatchState.PAUSED, Turn.FINISH): BatchState.DONE,
     (BatchState.STOPPED, Turn.STOP): BatchState.STOPPED,
 }
 """States by turns; what is not here is refused."""
@@ -75,6 +83,25 @@ _WELL: Final = frozenset({OperationState.SUCCESS, OperationState.RESOLVED, Opera
 def turns(state: BatchState) -> list[str]:
     """What may be done with a batch now."""
     return [turn.value for turn in (Turn.START, Turn.PAUSE, Turn.STOP) if (state, turn) in TABLE]
+
+
+def turned(  # noqa: PLR0917 - the columns of one line
+    turn: Turn, after: BatchState, actor: str, reason: str | None, decision_id: str | None, at: datetime
+) -> dict[str, Any]:
+    """One line of a batch's trail."""
+    return {
+        "turn": turn.value,
+        "to": after.value,
+        "actor": actor,
+        "reason": reason,
+        "decision_id": decision_id,
+        "at": rfc3339(at),
+    }
+
+
+def lapsed(started_at: datetime | None, now: datetime) -> bool:
+    """True where the authority of the last start is over."""
+    return started_at is None or now >= started_at + timedelta(hours=AUTHORITY_HOURS)
 
 
 def ended_as(state: str, detail: str | None, result: Mapping[str, Any]) -> tuple[ItemState, str | None] | None:

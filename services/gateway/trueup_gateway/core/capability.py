@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trueup_common.contracts.problems import AWAITS_APPROVAL
 from trueup_gateway.core.records import DecisionRow
 from trueup_gateway.core.refusal import Refused, forbidden
 
@@ -57,12 +58,28 @@ def check_standing(decision: DecisionRow, now: datetime) -> None:
     if decision.expires_at <= now:
         raise forbidden("decision", "The decision has expired.")
     if decision.outcome != "approved" and decision.approved_at is None:
-        raise forbidden("approval", "The decision needs an approval that was not given.")
+        raise Refused(
+            "forbidden",
+            "The decision needs an approval that was not given.",
+            check="approval",
+            extra={"approval_id": decision.approval_id, "decision_id": decision.decision_id},
+            advice=AWAITS_APPROVAL,
+        )
 
 
-def narrow(decision: DecisionRow, wanted: Wanted, now: datetime) -> Bounds:
-    """The bounds of a capability under a decision. Raises Refused where more is wanted than was decided."""
+def is_for_one_use(decision: DecisionRow) -> bool:
+    """True where a person approved an intent that is bound to no payload: they said yes to one effect, not to many."""
+    return decision.approved_at is not None and decision.payload_sha256 is None
+
+
+def narrow(decision: DecisionRow, wanted: Wanted, now: datetime, given_uses: int = 0) -> Bounds:
+    """The bounds of a capability under a decision. Raises Refused where more is wanted than was decided.
+
+    `given_uses` are those of the decision's other capabilities that were used or may be.
+    """
     check_standing(decision, now)
+    if is_for_one_use(decision) and wanted.max_uses + given_uses > 1:
+        raise forbidden("uses", "The approval is bound to no payload, and so it is for one use in all.")
     types = wanted.command_types or tuple(decision.command_types)
     if decision.workflow is not None and set(types) != set(decision.command_types):
         raise forbidden("command_type", "A capability for a workflow covers exactly the command types of its document.")

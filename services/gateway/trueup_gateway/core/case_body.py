@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trueup_common.contracts.journal import JournalRow, ObligationRow
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import CompensationState, InstanceStatus, OperationState
 from trueup_common.contracts.workflow import StepPhase, StepState
 from trueup_gateway.core.cost import cost_body
@@ -148,8 +149,8 @@ def wait_body(view: CaseView, operations: Sequence[JournalRow]) -> dict[str, Any
         "expects": expects,
         "owner": owner,
         "backup_owner": None,
-        "deadline": deadline.isoformat().replace("+00:00", "Z"),
-        "next_wake_at": min(wakes).isoformat().replace("+00:00", "Z") if wakes else None,
+        "deadline": rfc3339(deadline),
+        "next_wake_at": rfc3339(min(wakes)) if wakes else None,
     }
 
 

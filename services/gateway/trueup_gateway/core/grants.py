@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from trueup_common.contracts.canonical import digest
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, is_about, object_of
 from trueup_common.contracts.events import GrantRequest
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
 from trueup_common.contracts.ids import derived_id
@@ -187,6 +187,8 @@ def _policy(request: GrantRequest, facts: Facts, ask: Callable[[Question], Answe
     operation = request.task.operation
     if declaration.type != operation.command_type or declaration.system != operation.target.system:
         return Refusal("declaration", "The declaration is of another command type or system.")
+    if not is_about(declaration, operation.payload, operation.target.resource):
+        return Refusal("resource", "The payload names another object than the target.")
     pinned = mandate.declarations.get(operation.command_type)
     if mandate.document_sha256 is not None and pinned != declaration.sha256:
         return Refusal("declaration", "The case is pinned to another declaration of this command type.")
@@ -198,7 +200,7 @@ def _policy(request: GrantRequest, facts: Facts, ask: Callable[[Question], Answe
     question = question_of(
         decision,
         declaration,
-        resource=operation.target.resource,
+        resource=object_of(declaration, operation.payload) or operation.target.resource,
         approved=mandate.approval_id is not None,
         action=COMPENSATE if request.compensation else EXECUTE,
     )

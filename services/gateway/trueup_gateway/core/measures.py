@@ -38,7 +38,7 @@ class Subject(StrEnum):
     EXCEPTION = "exception"
 
 
-VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved"})
+VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved", "undone"})
 """How an exception ends that was repaired, and seen to be."""
 
 SETTLED_BY: Final = VERIFIED_BY | {

@@ -13,6 +13,8 @@ from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.operators import (
     APART,
+    INVARIANT,
+    ORCHESTRATOR,
     RENEWS,
     REPAIRERS,
     REPAIRS,
@@ -57,6 +59,8 @@ class Target:
     row: JournalRow | None = None
     exception: ExceptionView | None = None
     revoked: bool = False
+    replaced: bool = False
+    """Another command has the business identity of its operation by now."""
 
     @property
     def own(self) -> str | None:
@@ -97,7 +101,8 @@ def facts_of(target: Target, declaration: CommandDeclaration | None) -> Facts:
         else operation_facts(
             target.row,
             findable=declaration is None or declaration.findability is not Findability.NONE,
-            alert=_alert(target.case, target.row),
+            alert=_alert(target.case, target.row) or _told_of(target.exception, target.row),
+            replaced=target.replaced,
         ),
         exception=None
         if exception is None or target.exception_kind is None
@@ -113,12 +118,22 @@ def facts_of_command(row: JournalRow) -> Facts:
 
 def _alert(case: CaseView | None, row: JournalRow) -> bool:
     """True where the case owes a person's look at an operation that is over by its state."""
-    if case is None or row.state not in (OperationState.SUCCESS, OperationState.CANCELLED):
-        return False
-    return any(
+    return case is not None and any(
         item.status == "open" and item.command_id == row.command_id and item.kind == ExceptionKind.NEEDS_REVIEW
         for item in case.obligations
     )
+
+
+def _told_of(exception: ExceptionView | None, row: JournalRow) -> bool:
+    """The same, said by the exception that stands for it: it may be shown before the case is. What breaks an invariant
+    is owed by no case."""
+    if exception is None or exception.status != "open":
+        return False
+    if exception.kind != ExceptionKind.NEEDS_REVIEW and exception.kind.upper() != row.state:
+        return False
+    envelope = exception.envelope
+    broken = str(envelope.get("failure_code") or "").startswith(INVARIANT)
+    return envelope.get("reported_by") == ORCHESTRATOR and not broken
 
 
 def act_of(  # noqa: PLR0917 - one act and who acts

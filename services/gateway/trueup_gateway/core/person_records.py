@@ -120,9 +120,9 @@ class OperatorCommandRow(ForwardContract):
 class OperatorBatchRow(ForwardContract):
     """One action on many exceptions: a frozen selection, worked off at a rate by whichever worker is alive.
 
-    `roles` and `scopes` are those of the actor's token when the batch was asked for: every item is admitted again.
-    `next_at` (real time) is when the next item may be taken. `trail` says who turned it, when, why, and under which
-    decision.
+    `created_by` made the selection. `actor` started it last, at `started_at`, with `roles` and `scopes`: every item is
+    admitted again as an act of that person. `next_at` (real time) is when the next item may be taken. `trail` says who
+    turned it, when, why, and under which decision.
     """
 
     batch_id: str
@@ -132,6 +132,7 @@ class OperatorBatchRow(ForwardContract):
     params: dict[str, Any] = Field(default_factory=dict)
     evidence: list[Any] = Field(default_factory=list)
     reason: str
+    created_by: str
     actor: str
     roles: list[str] = Field(default_factory=list)
     scopes: list[str] = Field(default_factory=list)

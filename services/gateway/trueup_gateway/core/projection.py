@@ -132,7 +132,7 @@ def _case_view(instance: Fields, obligations: Sequence[Fields]) -> CaseView:
         object_id=instance["object_id"],
         status=instance["status"],
         state_version=instance["state_version"],
-        owner=next((item["owner"] for item in obligations if item["status"] == "open"), None),
+        owner=_owner_of((item["owner"] for item in obligations if item["status"] == "open"), instance.get("wait")),
         deadline_at=instance["deadline_at"],
         created_at=instance["created_at"],
         closed_at=instance.get("closed_at"),
@@ -141,6 +141,11 @@ def _case_view(instance: Fields, obligations: Sequence[Fields]) -> CaseView:
         risk=_risk_of(instance.get("mandate")),
         **measures_of(instance.get("spent") or _NOTHING, instance.get("history_seq", 0)),
     )
+
+
+def _owner_of(owing: Iterable[str], wait: Any) -> Any:
+    """Whose turn it is: who owns what the case owes, else who owns what it waits for."""
+    return next(iter(owing), None) or (wait.get("owner") if isinstance(wait, dict) else None)
 
 
 def _risk_of(mandate: Any) -> Any:
@@ -158,7 +163,7 @@ def case_view(instance: InstanceRow, obligations: Sequence[ObligationRow]) -> Ca
         object_id=instance.object_id,
         status=instance.status.value,
         state_version=instance.state_version,
-        owner=next((item.owner for item in obligations if item.status == "open"), None),
+        owner=_owner_of((item.owner for item in obligations if item.status == "open"), instance.wait),
         deadline_at=instance.deadline_at,
         created_at=instance.created_at,
         closed_at=instance.closed_at,

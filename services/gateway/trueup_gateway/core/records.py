@@ -121,9 +121,13 @@ class MandateRow(ForwardContract):
 
 
 class EffectCountRow(ForwardContract):
-    """One operation that counts as an effect of a mandate: it was granted at least once."""
+    """One operation that counts as an effect of a mandate: it was granted at least once.
+
+    `number` counts the effects of a mandate from 1, so that two that are counted at once cannot be one over.
+    """
 
     mandate_id: str
+    number: int
     command_id: str
     first_at: Instant
 

@@ -25,6 +25,8 @@ class NotReducible(ValueError):
 def pointers(declaration: CommandDeclaration) -> Iterator[str]:
     """Everything that a declaration points at."""
     yield from declaration.identity
+    if declaration.object_template is not None:
+        yield from declaration.object_template.pointers()
     for source in _sources(declaration):
         if source.pointer is not None:
             yield source.pointer

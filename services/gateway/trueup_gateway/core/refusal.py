@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trueup_common.contracts.problems import PROBLEMS, ProblemType
+from trueup_common.contracts.problems import NO_CREDENTIALS, PROBLEMS, ProblemType, advice_of
 
 
 class Refused(Exception):
     """The request is refused. `check` names what failed, `errors` say where, and nothing here shows a secret.
 
-    `extra` are further members of the problem document (for example the command that owns an identity).
+    `extra` are further members of the problem document (for example the command that owns an identity). `anonymous`
+    says that no credentials were sent at all: then nothing is wrong with a token (RFC 6750).
     """
 
     def __init__(
@@ -21,6 +22,8 @@ class Refused(Exception):
         errors: Sequence[tuple[str, str]] = (),
         retry_after_seconds: int | None = None,
         extra: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+        advice: str | None = None,
     ) -> None:
         super().__init__(f"{slug}: {detail}")
         self.problem: ProblemType = PROBLEMS[slug]
@@ -29,6 +32,9 @@ class Refused(Exception):
         self.errors = tuple(errors)
         self.retry_after_seconds = retry_after_seconds
         self.extra = dict(extra or {})
+        self.anonymous = anonymous
+        self.advice = advice or (NO_CREDENTIALS if anonymous else advice_of(slug, check))
+        """What the caller can do next."""
 
 
 def forbidden(check: str, detail: str) -> Refused:

@@ -62,6 +62,11 @@ def may(roles: Collection[str], right: str) -> bool:
     return not RIGHTS[right].isdisjoint(roles)
 
 
+def only_own(roles: Collection[str], subject: str) -> str | None:
+    """The only one whose objects the caller may name; None where that is everybody's of the tenant."""
+    return None if may(roles, READ_TENANT) else subject
+
+
 def needed(right: str) -> str:
     """The roles that hold a right, for the refusal's detail."""
     return ", ".join(sorted(RIGHTS[right]))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from trueup_common.contracts.operators import SETTLED_ABSENT
+
 Fields = Mapping[str, Any]
 
 
@@ -164,6 +166,8 @@ def _retry(known: Known) -> tuple[str, Tone, dict[str, Any]]:
         return "by_itself", Tone.WAITING, {"at": known.row.get("next_retry_at") or ""}
     if known.state == "CONFLICT":
         return "after_reading", Tone.CARE, {}
+    if known.row.get("resolution_type") == SETTLED_ABSENT:
+        return "settled_absent", Tone.CARE, {}
     if known.row.get("error_class") in {"permanent", "business"}:
         return "would_fail_again", Tone.CARE, {"code": known.row.get("error_code") or ""}
     return "yes_redrive", Tone.GOOD, {}

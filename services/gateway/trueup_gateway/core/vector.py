@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trueup_common.contracts.journal import JournalRow
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import CompensationState, InstanceStatus, OperationState
 from trueup_gateway.core.view_records import CaseView, ElementView
 
@@ -86,7 +87,7 @@ def receipt_elements(view: CaseView, row: JournalRow) -> list[dict[str, Any]]:
             "observed": observed.get(name),
             "verdict": "CONFIRMED" if name in observed else "UNKNOWN",
             "phase": "CONVERGING" if (row.command_id, name) in owed else "HEALTHY",
-            "observed_at": row.completed_at.isoformat().replace("+00:00", "Z") if row.completed_at else None,
+            "observed_at": rfc3339(row.completed_at) if row.completed_at else None,
             "source": "receipt",
             "system": row.target_system,
             "resource": resource,

@@ -18,6 +18,8 @@ def upgrade() -> None:
         sa.Column("rule", sa.Text(), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("told_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
+        sa.Column("calm_since", postgresql.TIMESTAMP(timezone=True), nullable=True),
+        sa.Column("reports", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "rule", "actor"),
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
@@ -414,9 +416,10 @@ def upgrade() -> None:
     op.create_table(
         "effect",
         sa.Column("mandate_id", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("command_id", sa.Text(), nullable=False),
         sa.Column("first_at", postgresql.TIMESTAMP(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("mandate_id", "command_id"),
+        sa.PrimaryKeyConstraint("mandate_id", "number"),
         schema="gateway",
         postgresql_with={"toast_tuple_target": 8160},
     )
@@ -678,6 +681,7 @@ def upgrade() -> None:
         sa.Column("params", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("evidence", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("created_by", sa.Text(), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("roles", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("scopes", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
 from trueup_common.runtime.rows import Write
@@ -49,9 +50,9 @@ UPDATE gateway.capability AS c SET uses_left = c.uses_left - u.uses
 FROM (SELECT set_config('lock_timeout', $3, true) OFFSET 0) AS bound
 CROSS JOIN unnest($1::text[], $2::bigint[]) AS u(capability_id, uses)
 WHERE c.capability_id = u.capability_id AND c.uses_left >= u.uses AND c.revoked_at IS NULL
-  AND c.expires_at > trueup.now()
+  AND c.expires_at > trueup.now() AND ($4::bigint IS NULL OR (SELECT epoch FROM gateway.governance) = $4)
 """
-"""What was read of a capability is checked again where its use is counted."""
+"""What was read of a capability is checked again where its use is counted, and the epoch of governance where given."""
 
 
 class KeyTaken(StoreBusy):
@@ -86,11 +87,12 @@ def _standing(record: Any) -> Standing:
     )
 
 
-def using(capability_ids: Iterable[str]) -> Write:
-    """Count one use for each of these."""
+def using(capability_ids: Iterable[str], epoch: int | None = None) -> Write:
+    """Count one use for each of these; a conflict where governance has another epoch by then."""
     uses = Counter(capability_ids)
     names = sorted(uses)
-    return Write(_USE, (names, [uses[name] for name in names], LOCK_TIMEOUT), len(names), tables.CAPABILITY.name)
+    counts = [uses[name] for name in names]
+    return Write(_USE, (names, counts, LOCK_TIMEOUT, epoch), len(names), tables.CAPABILITY.name)
 
 
 class AcceptanceSql(SqlTransaction):
@@ -109,10 +111,13 @@ class AcceptanceSql(SqlTransaction):
         capabilities = sorted(set(capability_ids))
         if lock:
             await self.connection.fetch(_LOCK_CAPABILITIES, capabilities, LOCK_TIMEOUT)
+        asked = monotonic()
         row = await self.reading.fetchrow(_ROWS, list(tenants), list(keys), list(identities), capabilities)
+        moment = Moment(row["business"], row["real"], asked)
+        self.connection.time.hear(moment)
         edges = [Edge(**item) for item in row["edges"] or ()]
         return AcceptRows(
-            moment=Moment(business=row["business"], real=row["real"]),
+            moment=moment,
             epoch=row["epoch"],
             standings={record["capability_id"]: _standing(record) for record in row["standings"] or ()},
             by_key={(edge.tenant, edge.key): edge for edge in edges},
@@ -141,13 +146,14 @@ class AcceptanceSql(SqlTransaction):
             [identity for _, identity in lines],
         )
 
-    async def save_cases(self, cases: Sequence[NewCase]) -> None:
+    async def save_cases(self, cases: Sequence[NewCase], epoch: int) -> None:
         """Store accepted commands and count their uses, at the latest with the commit.
 
-        Where another transaction took a key, an identity or a use first, this one ends with VersionConflict.
+        Where another transaction took a key, an identity or a use first, or governance moved on from `epoch`, this one
+        ends with VersionConflict.
         """
         self.later(
-            using(case.capability_id for case in cases),
+            using((case.capability_id for case in cases), epoch),
             EDGES.inserting([case.edge for case in cases]),
             MANDATES.inserting([case.mandate for case in cases], conflict=False),
             RECEIVED.inserting([case.received for case in cases], conflict=False),

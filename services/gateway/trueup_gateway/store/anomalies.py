@@ -1,6 +1,6 @@
 """SQL of anomalies: sightings in, and how many of each actor there are in the window of each rule."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,6 +13,7 @@ from trueup_gateway.core.anomalies import (
     START_BURST,
     AnomalyRow,
     AnomalyRules,
+    Key,
     Sighted,
 )
 from trueup_gateway.core.number_records import SightingRow
@@ -54,32 +55,32 @@ class AnomalySql(SqlTransaction):
         self.later(sighting(rows))
         await self.flush()
 
-    async def is_anothers(self, tenant: str, workflow_id: str) -> bool:
-        """True where this case belongs to another tenant. Nobody but us may learn it."""
-        statement = "SELECT tenant <> $2 FROM gateway.case_view WHERE workflow_id = $1"
-        return bool(await self.connection.fetchval(statement, workflow_id, tenant))
-
     async def may_look(self) -> bool:
         """True where this replica looks in this transaction."""
         return bool(await self.connection.fetchval(_LOCK))
 
-    async def sighted(self, rules: AnomalyRules, now: datetime) -> list[Sighted]:
-        """Everything that is over its threshold."""
+    async def open_anomalies(self) -> list[AnomalyRow]:
+        """What was told, ends by itself, and has not ended."""
+        tail = "WHERE json_array_length(reports) > 0 ORDER BY told_at LIMIT 2000"
+        return await ANOMALIES.select(self.connection, tail)
+
+    async def sighted(self, rules: AnomalyRules, marks: Mapping[str, int], now: datetime) -> list[Sighted]:
+        """Everything that was seen as often as its rule has to know."""
         found: list[Sighted] = []
         for rule in rules.rules:
-            since = now - timedelta(seconds=rule.window_seconds)
+            since, least = now - timedelta(seconds=rule.window_seconds), marks[rule.name]
             if rule.name == START_BURST:
-                for tenant, _ in await self._over("cases_begun", since, rule.threshold):
-                    rows = await self.connection.fetch(_STARTERS, tenant, since, rule.threshold)
+                for tenant, _ in await self._over("cases_begun", since, least):
+                    rows = await self.connection.fetch(_STARTERS, tenant, since, least)
                     found += [Sighted(tenant=tenant, rule=rule.name, **dict(row)) for row in rows]
             elif rule.name == MANY_UNKNOWNS:
-                counted = await self._over("opened.unknown_outcome", since, rule.threshold)
+                counted = await self._over("opened.unknown_outcome", since, least)
                 found += [Sighted(tenant, rule.name, "", count) for tenant, count in counted]
             elif rule.name == MASS_APPROVALS:
-                rows = await self.connection.fetch(_REVIEWERS, since, rule.threshold)
+                rows = await self.connection.fetch(_REVIEWERS, since, least)
                 found += [Sighted(rule=rule.name, **dict(row)) for row in rows]
             else:
-                rows = await self.connection.fetch(_SIGHTED, since, rule.name, rule.threshold)
+                rows = await self.connection.fetch(_SIGHTED, since, rule.name, least)
                 found += [Sighted(row["tenant"], row["kind"], row["actor"], row["count"], row["about"]) for row in rows]
         return found
 
@@ -90,8 +91,8 @@ class AnomalySql(SqlTransaction):
         rows = await self.connection.fetch(_COUNTED, counter, since, False, threshold)
         return [(row["tenant"], row["count"]) for row in rows]
 
-    async def told_anomalies(self, items: Sequence[Sighted]) -> dict[tuple[str, str, str], datetime]:
-        """When these were told last."""
+    async def told_anomalies(self, items: Sequence[Sighted]) -> dict[Key, AnomalyRow]:
+        """What is remembered of these."""
         rows = await ANOMALIES.select(
             self.connection,
             "JOIN unnest($1::text[], $2::text[], $3::text[]) AS wanted(t, r, a) "
@@ -100,7 +101,7 @@ class AnomalySql(SqlTransaction):
             [item.rule for item in items],
             [item.actor for item in items],
         )
-        return {(row.tenant, row.rule, row.actor): row.told_at for row in rows}
+        return {row.key: row for row in rows}
 
     async def save_anomalies(self, rows: Sequence[AnomalyRow]) -> None:
         """Remember what is told now."""

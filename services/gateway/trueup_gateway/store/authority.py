@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from trueup_common.contracts.governance import GovernanceEntry
@@ -25,10 +26,12 @@ from trueup_gateway.store.rows import (
     DECISIONS,
     EFFECTS,
     FREEZES,
-    MANDATES,
     POLICIES,
     REVOCATIONS,
 )
+
+LATE_USE: Final = timedelta(minutes=1)
+"""Longer than a request may take that found a capability in force and has not committed its use of it."""
 
 _ENTRIES: Final = """
 SELECT 'revoked_' || kind AS kind, id, epoch, NULL::json AS scope, NULL::text AS policy_sha256, expires_at
@@ -43,20 +46,22 @@ UNION ALL
 _ACTIVE_FREEZES: Final = "WHERE lifted_at IS NULL AND (expires_at IS NULL OR expires_at > trueup.now())"
 
 
-_LOCKED: Final = "WHERE mandate_id = ANY($1::text[]) ORDER BY mandate_id FOR UPDATE"
-_COUNTED: Final = """
+_GROUNDS: Final = """
+WITH mandates AS MATERIALIZED (SELECT * FROM gateway.mandate WHERE mandate_id = ANY($1::text[]))
 SELECT (SELECT epoch FROM gateway.governance) AS epoch,
-  array(SELECT capability_id FROM gateway.capability
-    WHERE capability_id = ANY($1::text[]) AND revoked_at IS NOT NULL) AS revoked,
+  (SELECT json_agg(m) FROM mandates AS m) AS mandates,
+  (SELECT json_agg(d) FROM gateway.decision AS d
+    WHERE decision_id = ANY(ARRAY(SELECT decision_id FROM mandates))) AS decisions,
+  (SELECT json_agg(capability_id) FROM gateway.capability
+    WHERE capability_id = ANY(ARRAY(SELECT capability_id FROM mandates)) AND revoked_at IS NOT NULL) AS revoked,
   (SELECT json_agg(json_build_array(mandate_id, command_id)) FROM gateway.effect
-    WHERE mandate_id = ANY($2::text[])) AS effects,
-  (SELECT json_agg(d) FROM gateway.decision AS d WHERE decision_id = ANY($3::text[])) AS decisions
+    WHERE mandate_id = ANY(ARRAY(SELECT mandate_id FROM mandates WHERE command_id IS NULL))) AS effects
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRows:
-    """What attempts rest on: mandates as locked, their decisions, revoked capabilities, and the epoch of governance.
+    """What attempts rest on: mandates, their decisions, revoked capabilities, and the epoch of governance.
 
     `effects` are the operations that count against each mandate of a workflow already.
     """
@@ -89,6 +94,18 @@ class AuthoritySql(SqlTransaction):
         tail = "WHERE decision_id = $1" + (" FOR UPDATE" if lock else "")
         return next(iter(await DECISIONS.select(self.connection, tail, decision_id)), None)
 
+    async def given_uses(self, decision_id: str, now: datetime) -> int:
+        """How many uses the capabilities of a (locked) decision have had, or may have: what expired a while ago lets
+        nothing happen any more, and what a request of that very moment took is counted by then.
+        """
+        given: int = await self.connection.fetchval(
+            "SELECT coalesce(sum(CASE WHEN revoked_at IS NOT NULL OR expires_at <= $2 THEN max_uses - uses_left "
+            "ELSE max_uses END), 0)::integer FROM gateway.capability WHERE decision_id = $1",
+            decision_id,
+            now - LATE_USE,
+        )
+        return given
+
     async def capability(self, capability_id: str) -> CapabilityRow | None:
         """One capability, locked."""
         found = await CAPABILITIES.select(self.connection, "WHERE capability_id = $1 FOR UPDATE", capability_id)
@@ -120,27 +137,30 @@ class AuthoritySql(SqlTransaction):
         )
         return row["open"], list(row["states"])
 
+    def foresee_grants(self, mandate_ids: Collection[str]) -> None:
+        """What attempts under these mandates rest on will be asked for."""
+        self.foresee(_GROUNDS, sorted(mandate_ids))
+
     async def grant_rows(self, mandate_ids: Collection[str]) -> GrantRows:
-        """What attempts under these mandates rest on. The mandates stay locked, so that effects are counted once."""
-        mandates = await MANDATES.select(self.connection, _LOCKED, sorted(set(mandate_ids)))
-        decision_ids = sorted({row.decision_id for row in mandates})
-        capability_ids = sorted({row.capability_id for row in mandates})
-        workflows = [row.mandate_id for row in mandates if row.command_id is None]
-        record = await self.connection.fetchrow(_COUNTED, capability_ids, workflows, decision_ids)
-        effects: dict[str, set[str]] = {mandate_id: set() for mandate_id in workflows}
-        for mandate_id, command_id in record["effects"] or ():
+        """What attempts under these mandates rest on. Nothing is locked: who counts effects beside us is found out when
+        they are saved."""
+        (told,) = await self.ask(_GROUNDS, sorted(mandate_ids))
+        mandates = [MandateRow.model_validate(row) for row in told["mandates"] or ()]
+        effects: dict[str, set[str]] = {row.mandate_id: set() for row in mandates if row.command_id is None}
+        for mandate_id, command_id in told["effects"] or ():
             effects[mandate_id].add(command_id)
         return GrantRows(
-            epoch=record["epoch"],
+            epoch=told["epoch"],
             mandates={row.mandate_id: row for row in mandates},
-            decisions={row["decision_id"]: DecisionRow.model_validate(row) for row in record["decisions"] or ()},
-            revoked=frozenset(record["revoked"]),
+            decisions={row["decision_id"]: DecisionRow.model_validate(row) for row in told["decisions"] or ()},
+            revoked=frozenset(told["revoked"] or ()),
             effects=effects,
         )
 
     async def save_effects(self, rows: Sequence[EffectCountRow]) -> None:
-        """Count these operations as effects, with the messages of this transaction."""
-        self.later(EFFECTS.inserting(rows, absent_only=True))
+        """Count these operations as effects, with the messages of this transaction. Where another transaction counted
+        one of the same mandate meanwhile, this one ends with VersionConflict."""
+        self.later(EFFECTS.inserting(rows))
 
 
 class GovernanceSql(SqlTransaction):

@@ -23,13 +23,14 @@ _SELECTION: Final = (
     "AND ($7::timestamptz IS NULL OR opened_at < $7) AND ($8::timestamptz IS NULL OR opened_at >= $8) "
     "ORDER BY opened_at, exception_id LIMIT $9"
 )
-_DUE: Final = (
-    "WHERE state IN ('RUNNING', 'STOPPED') AND ended_at IS NULL "
-    "ORDER BY next_at NULLS FIRST, batch_id LIMIT 5 FOR UPDATE SKIP LOCKED"
+_AT_WORK: Final = (
+    "WHERE ended_at IS NULL AND (state IN ('RUNNING', 'STOPPED') OR (state = 'PAUSED' AND EXISTS ("
+    "SELECT 1 FROM gateway.operator_batch_item AS i WHERE i.batch_id = operator_batch.batch_id AND i.state = 'RUNNING')"
+    "))"
 )
-ANY_DUE: Final = (
-    "SELECT EXISTS (SELECT 1 FROM gateway.operator_batch WHERE state IN ('RUNNING', 'STOPPED') AND ended_at IS NULL)"
-)
+"""Batches that take items, and those whose items at work still have an end to be told."""
+_DUE: Final = f"{_AT_WORK} ORDER BY next_at NULLS FIRST, batch_id LIMIT 5 FOR UPDATE SKIP LOCKED"
+ANY_DUE: Final = f"SELECT EXISTS (SELECT 1 FROM gateway.operator_batch {_AT_WORK})"
 
 
 class BatchSql(SqlTransaction):

@@ -38,6 +38,10 @@ LEFT JOIN gateway.decision d USING (decision_id) LEFT JOIN gateway.capability c 
 WHERE m.mandate_id = ANY($1::text[])
   AND (m.revoked_at IS NOT NULL OR d.revoked_at IS NOT NULL OR c.revoked_at IS NOT NULL)
 """
+_REPLACED: Final = """
+SELECT q.command_id FROM unnest($1::text[], $2::text[], $3::text[]) AS q(tenant, identity, command_id)
+JOIN gateway.edge e ON e.tenant = q.tenant AND e.identity = q.identity AND e.command_id <> q.command_id
+"""
 _RENEW: Final = """
 UPDATE gateway.mandate SET expires_at = $2, renewed_by = $3 WHERE mandate_id = $1 AND expires_at < $2
 RETURNING mandate_id
@@ -112,6 +116,13 @@ class OperatorSql(SqlTransaction):
         """True where mandate, decision or capability behind a case was revoked."""
         return bool(await self.connection.fetch(_REVOKED, [mandate_id]))
 
+    async def replaced(self, identities: Sequence[tuple[str, str, str]]) -> set[str]:
+        """The commands whose business identity, given as (tenant, identity, command), another one has by now."""
+        if not identities:
+            return set()
+        rows = await self.connection.fetch(_REPLACED, *map(list, zip(*identities, strict=True)))
+        return {row["command_id"] for row in rows}
+
     async def renew_mandate(self, mandate_id: str, until: datetime, by: str) -> bool:
         """Let a mandate live longer; False where it lives that long already."""
         return await self.connection.fetchval(_RENEW, mandate_id, until, by) is not None
@@ -125,6 +136,16 @@ class OperatorSql(SqlTransaction):
         """The repair commands that open exceptions offer in the place of a command."""
         rows = await self.connection.fetch(_OFFERED, tenant, command_id)
         return [offer for row in rows if isinstance(offer := row["repair"], dict)]
+
+    async def drifts_offering(self, tenant: str, command_id: str) -> list[ExceptionView]:
+        """The open drifts that offer a repair command in the place of a command."""
+        return await EXCEPTIONS.select(
+            self.connection,
+            "WHERE tenant = $1 AND status = 'open' AND kind = 'state_drift' "
+            "AND envelope->'repair'->>'supersedes' = $2 ORDER BY opened_at LIMIT 50",
+            tenant,
+            command_id,
+        )
 
     async def elements_of(self, workflow_id: str) -> list[ElementView]:
         """The elements that a case established and that are still desired."""
@@ -237,6 +258,14 @@ class OperatorReads(Reads):
         async with self._connection() as connection:
             tail = "WHERE tenant = $1 AND workflow_id = $2 AND status = 'open' ORDER BY opened_at LIMIT 200"
             return await EXCEPTIONS.select(connection, tail, tenant, workflow_id)
+
+    async def replaced(self, identities: Sequence[tuple[str, str, str]]) -> set[str]:
+        """The commands whose business identity, given as (tenant, identity, command), another one has by now."""
+        if not identities:
+            return set()
+        async with self._connection() as connection:
+            rows = await connection.fetch(_REPLACED, *map(list, zip(*identities, strict=True)))
+        return {row["command_id"] for row in rows}
 
     async def revoked_mandates(self, mandate_ids: Sequence[str]) -> set[str]:
         """Those behind which authority was taken back."""

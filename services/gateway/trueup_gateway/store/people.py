@@ -3,7 +3,7 @@
 An approval leaves `pending` in one statement: whoever's statement changed the row has won, and nobody else has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -137,25 +137,28 @@ class PeopleSql(SqlTransaction):
         """Keep an authorization decision."""
         await AUTHORIZATIONS.insert(self.connection, [row])
 
-    async def save_signal(self, row: SignalRow) -> bool:
-        """Keep a signal; False where its event id is known for this case."""
-        return bool(await SIGNALS.insert_new(self.connection, [row]))
-
-    async def signal(self, workflow_id: str, event_id: str) -> SignalRow | None:
-        """One signal."""
-        tail = "WHERE workflow_id = $1 AND event_id = $2"
-        return next(iter(await SIGNALS.select(self.connection, tail, workflow_id, event_id)), None)
-
-    async def signals_count(self, workflow_id: str, most: int) -> int:
-        """How many signals of a case nobody has disposed of yet, counted up to a bound."""
-        return int(
-            await self.connection.fetchval(
-                "SELECT count(*) FROM (SELECT 1 FROM gateway.signal WHERE workflow_id = $1 "
-                "AND disposition IN ('pending', 'held') LIMIT $2) AS s",
-                workflow_id,
-                most,
-            )
+    async def owners_of_cases(self, workflow_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Tenant and subject of cases. Nobody but us may learn of another tenant's."""
+        rows = await self.connection.fetch(
+            f"SELECT workflow_id, tenant, subject FROM {CASES_SOURCE} AS c WHERE workflow_id = ANY($1::text[])",
+            list(workflow_ids),
         )
+        return {row["workflow_id"]: (row["tenant"], row["subject"]) for row in rows}
+
+    async def save_signals(self, rows: Sequence[SignalRow]) -> int:
+        """Keep signals; how many of them were not known."""
+        return len(await SIGNALS.insert_new(self.connection, rows))
+
+    async def signals(self, keys: Collection[tuple[str, str]]) -> list[SignalRow]:
+        """Signals by (workflow id, event id)."""
+        ordered = sorted(keys)
+        workflow_ids, event_ids = [workflow_id for workflow_id, _ in ordered], [event_id for _, event_id in ordered]
+        return await SIGNALS.select(self.connection, _SIGNALS, workflow_ids, event_ids)
+
+    async def open_signals(self, workflow_ids: Sequence[str]) -> dict[str, int]:
+        """How many signals of each case nobody has disposed of yet."""
+        rows = await self.connection.fetch(_OPEN_SIGNALS, list(workflow_ids))
+        return {row["workflow_id"]: row["count"] for row in rows}
 
     async def dispose_signals(self, disposed: Sequence[SignalDisposed]) -> None:
         """Store what became of signals; of several tellings of one the newest counts. Unknown ones are nobody's."""
@@ -177,6 +180,14 @@ class PeopleSql(SqlTransaction):
             [item.version for item in items],
             [item.at for item in items],
         )
+
+
+_SIGNALS: Final = "JOIN unnest($1::text[], $2::text[]) AS wanted(w, e) ON workflow_id = w AND event_id = e"
+_DISPOSED: Final = f"{_SIGNALS} AND disposition <> 'pending'"
+_OPEN_SIGNALS: Final = """
+SELECT workflow_id, count(*) FROM gateway.signal
+WHERE workflow_id = ANY($1::text[]) AND disposition IN ('pending', 'held') GROUP BY workflow_id
+"""
 
 
 class PeopleReads(Reads):
@@ -238,6 +249,12 @@ class PeopleReads(Reads):
             tail = "WHERE workflow_id = $1 AND event_id = $2 AND tenant = $3"
             rows = await SIGNALS.select(connection, tail, workflow_id, event_id, tenant)
         return next(iter(rows), None)
+
+    async def disposed(self, signals: Sequence[tuple[str, str]]) -> list[SignalRow]:
+        """Those of these signals (workflow id, event id) that somebody has disposed of."""
+        workflow_ids, event_ids = [workflow_id for workflow_id, _ in signals], [event_id for _, event_id in signals]
+        async with self._connection() as connection:
+            return await SIGNALS.select(connection, _DISPOSED, workflow_ids, event_ids)
 
     async def case_marks(self, workflow_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """A mark per case that moves whenever something of what is shown of it does."""

@@ -86,14 +86,17 @@ class CoreReads(Reads):
             )
         return row
 
-    async def superseded_by(self, command_id: str) -> str | None:
-        """The newest command that took the place of a command that the caller may read."""
+    async def around_command(self, command_id: str, workflow_id: str) -> tuple[str | None, bool]:
+        """Of a command that the caller may read: the newest that took its place, and whether its case owes anything."""
         async with self._connection() as connection:
-            found: str | None = await connection.fetchval(
-                "SELECT command_id FROM gateway.lineage WHERE supersedes = $1 ORDER BY created_at DESC LIMIT 1",
+            row = await connection.fetchrow(
+                "SELECT (SELECT command_id FROM gateway.lineage WHERE supersedes = $1 ORDER BY created_at DESC LIMIT 1)"
+                " AS superseded_by, EXISTS (SELECT 1 FROM gateway.case_view WHERE workflow_id = $2 "
+                "AND json_array_length(obligations) > 0) AS owes",
                 command_id,
+                workflow_id,
             )
-        return found
+        return row["superseded_by"], row["owes"]
 
     async def command_rows(self, command_ids: Sequence[str]) -> list[dict[str, Any]]:
         """Journal rows of commands that this gateway itself waits for."""
@@ -230,6 +233,7 @@ class CoreReads(Reads):
         owner: str | None,
         cause: str | None,
         workflow_id: str | None = None,
+        incident_id: str | None = None,
         by_deadline: bool = False,
     ) -> list[ExceptionView]:
         """A page of exceptions, newest first, or by deadline, the nearest first."""
@@ -242,7 +246,7 @@ class CoreReads(Reads):
                 "AND ($4::text IS NULL OR status = $4) AND ($5::text IS NULL OR owner = $5) "
                 "AND ($6::text IS NULL OR failure_class = $6 OR envelope->>'failure_code' = $6) "
                 f"AND ($7::timestamptz IS NULL OR ({column}, exception_id) {beyond} ($7, $8)) "
-                "AND ($10::text IS NULL OR workflow_id = $10) "
+                "AND ($10::text IS NULL OR workflow_id = $10) AND ($11::text IS NULL OR incident_id = $11) "
                 f"ORDER BY {column} {way}, exception_id {way} LIMIT $9",
                 reader.tenant,
                 reader.subject,
@@ -253,6 +257,7 @@ class CoreReads(Reads):
                 *before(page),
                 page.limit,
                 workflow_id,
+                incident_id,
             )
 
     async def exception(self, reader: Reader, exception_id: str) -> ExceptionView | None:

@@ -1,5 +1,6 @@
 """Reads of repairs and incidents: always one tenant's rows."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from trueup_gateway.core.view_records import IncidentView, RepairView
@@ -34,6 +35,12 @@ class RepairReads(Reads):
                 *before(page),
                 page.limit,
             )
+
+    async def repairs_of(self, tenant: str, exception_ids: Sequence[str]) -> list[RepairView]:
+        """Every repair of some exceptions."""
+        async with self._connection() as connection:
+            tail = "WHERE exception_id = ANY($2::text[]) AND tenant = $1 ORDER BY created_at, repair_id LIMIT 1000"
+            return await REPAIRS.select(connection, tail, tenant, list(exception_ids))
 
     async def repair(self, reader: Reader, repair_id: str) -> RepairView | None:
         """One repair."""

@@ -35,7 +35,7 @@ from trueup_gateway.core.view_records import (
 
 DECISIONS: Final = Rows(tables.DECISION, DecisionRow, key=("decision_id",))
 CAPABILITIES: Final = Rows(tables.CAPABILITY, CapabilityRow, key=("capability_id",))
-EFFECTS: Final = Rows(tables.EFFECT, EffectCountRow, key=("mandate_id", "command_id"))
+EFFECTS: Final = Rows(tables.EFFECT, EffectCountRow, key=("mandate_id", "number"))
 MANDATES: Final = Rows(tables.MANDATE, MandateRow, key=("mandate_id",))
 EDGES: Final = Rows(tables.EDGE, EdgeRow, key=("tenant", "key"))
 LINEAGE: Final = Rows(tables.LINEAGE, LineageRow, key=("command_id",))

@@ -87,21 +87,21 @@ class WorkflowSql(SqlTransaction):
         """The cases behind these (tenant, key)."""
         ordered = sorted(keys)
         tenants, names = [tenant for tenant, _ in ordered], [key for _, key in ordered]
-        records = await self.connection.fetch(_EXISTING, tenants, names)
+        records = await self.reading.fetch(_EXISTING, tenants, names)
         fields = Existing.__slots__
         return {
             (record["tenant"], record["key"]): Existing(**{name: record[name] for name in fields}) for record in records
         }
 
-    async def save_workflows(self, starts: Sequence[NewWorkflow]) -> None:
+    async def save_workflows(self, starts: Sequence[NewWorkflow], epoch: int) -> None:
         """Store accepted starts and count their uses, together with their messages.
 
-        That raises VersionConflict where another transaction was first.
+        That raises VersionConflict where another transaction was first, or governance moved on from `epoch`.
         """
         self.later(
             EDGES.inserting([new.edge for new in starts if new.revises is None]),
             _taking_over([new for new in starts if new.revises is not None]),
-            using([new.capability_id for new in starts]),
+            using([new.capability_id for new in starts], epoch),
             MANDATES.inserting([new.mandate for new in starts], conflict=False),
             CASES.inserting([new.view for new in starts], conflict=False),
         )

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from trueup_common.contracts.events import OperatorCommand, OperatorCommandEnded
 from trueup_common.contracts.journal import JournalRow
-from trueup_common.contracts.operators import ENDED, IN_HAND, SENDS, CommandState, OperatorAction
+from trueup_common.contracts.operators import ENDED, IN_HAND, SENDS, CommandState, OperatorAction, is_unverified
 from trueup_common.contracts.states import ANSWERED, INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.topology import event_subject
+from trueup_common.contracts.workflow import Direction
 from trueup_orchestrator.core.fold import SOURCE, Fold
 
 _OVER: Final = INSTANCE_TERMINAL | {InstanceStatus.HUMAN_TAKEOVER}
@@ -41,6 +42,7 @@ def take_in_hand(fold: Fold, asked: OperatorCommand, action: OperatorAction) -> 
 
 def done_by(fold: Fold, asked: OperatorCommand) -> None:
     """A command had its whole effect on the operation in focus within this commit."""
+    fold.acted_by[fold.focus] = asked.actor
     fold.set(operator_action=asked.action, operator_status=ENDED, operator_command_id=asked.operator_command_id)
 
 
@@ -83,18 +85,46 @@ def end_acts(fold: Fold) -> None:
             )
 
 
-def end_cancel(fold: Fold) -> None:
-    """A cancel has ended once the case is over, or in a person's hands."""
-    cancel, status = fold.instance.cancel, fold.instance.status
-    if cancel is None or cancel.get("ended") or status not in _OVER:
-        return
-    fold.instance = fold.instance.evolve(cancel={**cancel, "ended": True})
-    if cancel.get("operator_command_id"):
-        tell_end(fold, cancel["operator_command_id"], result={"status": status.value})
+def end_ways_back(fold: Fold) -> None:
+    """A cancel or an undoing has ended once the case is over, or in a person's hands.
+
+    Also where all is undone, and what is still owed was not observed in time.
+    """
+    for entry in ("cancel", "turned"):
+        asked = getattr(fold.instance, entry) or {}
+        if asked.get("ended", entry == "turned") or not asked.get("operator_command_id"):
+            continue
+        status = fold.instance.status
+        left = _unobserved(fold) if status not in _OVER else []
+        if status in _OVER or left:
+            fold.instance = fold.instance.evolve(**{entry: {**asked, "ended": True}})
+            result = {"status": status.value, **({"unverified": left} if left else {})}
+            tell_end(fold, asked["operator_command_id"], result=result)
 
 
-def overtake_cancel(fold: Fold, asked: OperatorCommand) -> None:
-    """A cancel that has not ended yet gives way to what a person asks for after it: whoever asked hears so."""
-    cancel = fold.instance.cancel or {}
-    if cancel.get("operator_command_id") and not cancel.get("ended"):
-        tell_end(fold, cancel["operator_command_id"], result={"overtaken_by": asked.operator_command_id})
+def end_hand_back(fold: Fold) -> None:
+    """A case that was given back goes on, or is a person's again at once: whoever gave it back hears which, and why."""
+    instance = fold.instance
+    turned = (instance.turned or {}) if instance.direction != Direction.FORWARD else {}
+    why = " ".join(str(turned[name]) for name in ("reason", "detail") if turned.get(name))
+    at_once = instance.status is InstanceStatus.HUMAN_TAKEOVER
+    detail = f"the case is a person's again at once: {why}" if at_once else None
+    result = {"direction": instance.direction, "status": instance.status.value}
+    for name in fold.handed_back:
+        tell_end(fold, name, detail=detail, result=result)
+
+
+def _unobserved(fold: Fold) -> list[str]:
+    """What a case in which nothing goes on any more still owes at its deadline: a person has it by then."""
+    overdue = fold.unverified or is_unverified(fold.obligations.values())
+    if not overdue or not all(row.state in ANSWERED for row in fold.operations.values()):
+        return []
+    return [str(item["element"]) for item in fold.instance.owed]
+
+
+def overtake(fold: Fold, asked: OperatorCommand) -> None:
+    """A cancel or an undoing that has not ended gives way to what a person asks for after it: who asked hears so."""
+    for entry in ("cancel", "turned"):
+        before = getattr(fold.instance, entry) or {}
+        if before.get("operator_command_id") and not before.get("ended", entry == "turned"):
+            tell_end(fold, before["operator_command_id"], result={"overtaken_by": asked.operator_command_id})

@@ -1,10 +1,18 @@
-"""Trying again on a person's decision: with a new budget and deadline, and after looking where anything may have
-happened."""
+"""Trying again on a person's decision: with a new budget and deadline, and never by replaying what was asked for once.
+
+A redrive observes first. What is found has happened; what is proved absent is scheduled like any resend: deadline and
+budget are weighed again, and mandate, document, policy and versions when its fresh grant is minted.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import OperatorCommand
 from trueup_common.contracts.operators import OperatorAction, maybe_sent
-from trueup_common.contracts.states import ErrorClass
+from trueup_common.contracts.states import ErrorClass, Findability
 from trueup_orchestrator.core.acts import take_in_hand
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.launch import wake_when_too_late
@@ -14,13 +22,31 @@ from trueup_orchestrator.core.receipts import FENCE_LEAP
 REDRIVEN = "redrive"
 
 
+class Way(StrEnum):
+    """How a redrive begins."""
+
+    LOOK = "look, and send what is proved absent"
+    SEND = "send: nothing was ever sent, and nothing could be found"
+
+
+REDRIVE: Final[Mapping[tuple[bool, bool], Way]] = MappingProxyType(
+    {
+        (True, True): Way.LOOK,
+        (True, False): Way.LOOK,  # which finds nothing out: a person settles it, nothing is resent
+        (False, True): Way.LOOK,  # also of what every attempt was refused: the world goes on without us
+        (False, False): Way.SEND,
+    }
+)
+"""(an attempt was sent or may have been, its effect can be found) → how a redrive begins."""
+
+
 def redrive(fold: Fold, asked: OperatorCommand, declaration: CommandDeclaration, identity: str | None) -> None:
-    """Look first; what is not there is sent again. Trying to undo again says so; all else comes to a redrive here."""
+    """By the table. Trying to undo again says so; all else comes to a redrive here."""
     undoes = asked.action == OperatorAction.COMPENSATE
     take_in_hand(fold, asked, OperatorAction.COMPENSATE if undoes else OperatorAction.REDRIVE)
-    looks = maybe_sent(fold.operation)
+    way = REDRIVE[maybe_sent(fold.operation), declaration.findability is not Findability.NONE]
     queue_again(fold, asked, declaration, identity)
-    if looks:
+    if way is Way.LOOK:
         look(fold)
 
 

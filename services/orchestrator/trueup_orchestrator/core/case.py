@@ -3,7 +3,7 @@
 Everything here is plain data. Time comes with the batch, settings come as `Terms`, governance comes as `Authority`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import RiskLevel
+from trueup_common.contracts.workflow import StepState
 
 
 class Moment(Protocol):
@@ -67,6 +68,8 @@ class Case:
     operations: tuple[JournalRow, ...]
     obligations: tuple[ObligationRow, ...] = ()
     unpublished: tuple[HistoryEvent, ...] = ()
+    steps: tuple[StepState, ...] = field(default=(), compare=False)
+    """What `instance.steps` says, where somebody has read it already."""
 
     @property
     def operation(self) -> JournalRow:

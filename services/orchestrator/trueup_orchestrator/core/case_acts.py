@@ -14,7 +14,7 @@ from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.standing import barred
 from trueup_common.contracts.states import OperationState
 from trueup_common.contracts.workflow import Direction, StepPhase
-from trueup_orchestrator.core.acts import done_by, in_hand, overtake_cancel, tell_end
+from trueup_orchestrator.core.acts import done_by, in_hand, overtake, tell_end
 from trueup_orchestrator.core.again import redrive, renew
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.obligations import RESOLVED
@@ -64,9 +64,9 @@ def _pause(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 
 
 def _cancel(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
-    """Its end comes later: what is out settles, what was done is undone (see `acts.end_cancel`)."""
+    """Its end comes later: what is out settles, what was done is undone (see `acts.end_ways_back`)."""
     _note(fold, asked, "CancelRequested", cause)
-    overtake_cancel(fold, asked)
+    overtake(fold, asked)  # two people at once: both hear an end
     fold.instance = fold.instance.evolve(cancel=_entry(asked))
 
 
@@ -80,22 +80,24 @@ def _take_over(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 
 
 def _compensate(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
+    """Its end comes later: when what stood is taken back, or a person has it (see `acts.end_ways_back`)."""
     _note(fold, asked, "CompensationAsked", cause)
-    _undo(fold, asked)
-    _done(fold, asked)
+    _undo(fold, asked, ended=False)
 
 
-def _undo(fold: Fold, asked: OperatorCommand) -> None:
+def _undo(fold: Fold, asked: OperatorCommand, **entry: Any) -> None:
     """Backwards on a person's decision: whatever comes of it names who decided."""
+    overtake(fold, asked)
     turn(fold, Direction.BACKWARD, UNDONE, detail=asked.reason)
     turned = {**(fold.instance.turned or {}), "actor": asked.actor, "operator_command_id": asked.operator_command_id}
-    fold.instance = fold.instance.evolve(turned=turned)
+    fold.instance = fold.instance.evolve(turned={**turned, **entry})
 
 
 def _hand_back(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
+    """Its end tells where the case stands then: what made it a person's may do so again at once."""
     _note(fold, asked, "CaseHandedBack", cause)
     go_forward(fold, asked)
-    _done(fold, asked)
+    fold.handed_back.append(asked.operator_command_id)
 
 
 def _resume(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
@@ -153,7 +155,7 @@ def go_forward(fold: Fold, asked: OperatorCommand, *, undoing: bool = False) -> 
     for row in list(fold.operations.values()):
         if row.cancel_requested and row.compensates is None and on_its_way(row):
             fold.at(row.command_id).set(cancel_requested=False)
-    overtake_cancel(fold, asked)
+    overtake(fold, asked)
     if fold.instance.direction != Direction.FORWARD:
         fold.case_note("CaseTurned", direction=Direction.FORWARD.value, reason=asked.action)
     fold.instance = fold.instance.evolve(direction=Direction.FORWARD.value, turned=None, cancel=None, paused=None)
@@ -170,7 +172,7 @@ def _mark_resolved(fold: Fold, asked: OperatorCommand, cause: str | None) -> Non
             fold.at(row.command_id).move(Trigger.RESOLVE, human_review_required=False, **settled)
             done_by(fold, asked)
     stopped = fold.instance.direction == Direction.STOP
-    overtake_cancel(fold, asked)  # else the cancel would turn it once more, and call undone what nobody undid
+    overtake(fold, asked)  # else the cancel would turn it once more, and call undone what nobody undid
     fold.instance = fold.instance.evolve(
         direction=fold.instance.direction if stopped else Direction.PERSON.value, cancel=None
     )

@@ -10,7 +10,10 @@ from trueup_orchestrator.core.fold import Fold
 RECOMMENDED: Final[dict[ExceptionKind, str]] = {
     ExceptionKind.STALE_RUNNING: "wait for the reconciler: it asks the target whether the effect happened",
     ExceptionKind.UNKNOWN_OUTCOME: "wait for the reconciler: it asks the target whether the effect happened",
-    ExceptionKind.FAILED: "correct what failed and submit a new command; nothing happened in the target",
+    ExceptionKind.FAILED: (
+        "remove the cause and redrive it, or submit a corrected command that names this one in `supersedes`; "
+        "nothing happened in the target"
+    ),
     ExceptionKind.CONFLICT: "compare with what holds the target now, then decide; nothing was overwritten",
     ExceptionKind.NEEDS_REVIEW: "look into the target and settle as EXISTS, ABSENT or CLOSE",
     ExceptionKind.COMPENSATION_FAILED: "undo it by hand or correct what keeps it from being undone, then settle it",
@@ -62,7 +65,7 @@ def envelope(row: JournalRow, kind: ExceptionKind, cause: Cause, now: str) -> di
         "failed_step": row.step_id,
         "failure_class": cause.failure.value,
         "failure_code": cause.code or kind.value,
-        "failure_reason": cause.reason or row.dead_letter_reason or RECOMMENDED[kind],
+        "failure_reason": cause.reason or _buried(row) or RECOMMENDED[kind],
         "first_failed_at": ended[0] if ended else now,
         "last_failed_at": ended[-1] if ended else now,
         "attempt_count": row.attempt_count,
@@ -73,6 +76,15 @@ def envelope(row: JournalRow, kind: ExceptionKind, cause: Cause, now: str) -> di
         "recommended_repair": RECOMMENDED[kind],
         "human_review_required": row.human_review_required or kind not in _SETTLE_THEMSELVES,
     }
+
+
+def _buried(row: JournalRow) -> str | None:
+    """Why a dead letter is one, and what the last attempt met: the budget alone says nothing of the trouble."""
+    if row.dead_letter_reason is None:
+        return None
+    met = next((item["error_code"] for item in reversed(row.attempts) if item.get("error_code")), None)
+    status = f", the target answered {row.last_external_status}" if row.last_external_status else ""
+    return f"{row.dead_letter_reason}: the last attempt met {met}{status}" if met else row.dead_letter_reason
 
 
 _SETTLE_THEMSELVES: Final = frozenset({ExceptionKind.STALE_RUNNING, ExceptionKind.UNKNOWN_OUTCOME})

@@ -15,6 +15,7 @@ from trueup_common.contracts.journal import JournalRow, ObligationRow
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import ANSWERED, ErrorClass, OperationState
 from trueup_common.contracts.workflow import StepPhase, StepState
+from trueup_common.documents.work import Effort
 from trueup_orchestrator.core.case import Case, Moment, Terms
 from trueup_orchestrator.core.operation import IN_FLIGHT, Trigger, knows, move
 from trueup_orchestrator.core.recovery import TABLE, Action, Situation, pivot_of, pivot_of_all
@@ -53,11 +54,15 @@ class Fold:
 
     __slots__ = (
         "_written",
+        "acted",
+        "acted_by",
         "asking",
         "before",
         "created",
+        "effort",
         "focus",
         "foreign",
+        "handed_back",
         "instance",
         "known",
         "late_until",
@@ -96,20 +101,29 @@ class Fold:
         self.workflow = workflow
         self.notes: list[Note] = []
         self.outgoing: list[Outgoing] = []
+        self.effort = Effort()
+        """What this commit may still spend on the document's expressions: a case never keeps the time from others."""
         self.asking: dict[str, str] = {}
         """Why a settlement is to be asked for when the fold is sealed, by command."""
         self.late_until: dict[str, datetime] = {}
         self.lateness: list[float] = []
         """By how many seconds each timer that woke this case came late."""
+        self.acted = False
+        """True where a person's act on the whole case was folded in; what follows from it is decided at the end."""
+        self.acted_by: dict[str | None, str] = {}
+        """Who acted on what within this commit: by command, or None for the whole case."""
+        self.handed_back: list[str] = []
+        """Operator commands that gave the case back within this commit: what follows is told with their end."""
         self.unverified = False
         """True where verification is overdue."""
         self.undone = False
         """True where nothing is left that a backward step could undo."""
         self.foreign: dict[str, JournalRow] = {}
         """Operations of other cases to which steps of this one are attached."""
-        self.steps: dict[str, StepState] = (
-            {item["id"]: StepState.model_validate(item) for item in case.instance.steps} if workflow else {}
-        )
+        self.steps: dict[str, StepState] = {}
+        if workflow is not None:
+            read = case.steps or [StepState.model_validate(item) for item in case.instance.steps]
+            self.steps = {state.id: state for state in read}
         self._written = {
             item["id"]: (state, item) for item, state in zip(case.instance.steps, self.steps.values(), strict=False)
         }
@@ -158,8 +172,13 @@ class Fold:
         for step_id, state in self.steps.items():
             written = self._written.get(step_id)
             if written is None or written[0] is not state:
-                self._written[step_id] = (state, state.model_dump(mode="json", exclude_none=True))
+                self._written[step_id] = (state, state.written())
         return [self._written[step_id][1] for step_id in self.steps]
+
+    def read_steps(self) -> tuple[StepState, ...]:
+        """The steps as the instance has them; none where one of them was not written back."""
+        read = tuple(self.steps.values())
+        return read if all(self._written[state.id][0] is state for state in read) else ()
 
     def add(self, row: JournalRow) -> None:
         """A new operation of this case; it gets the focus."""
@@ -207,10 +226,14 @@ class Fold:
         """True where the table knows this trigger in the present state."""
         return knows(self.operation.state, trigger)
 
-    def move(self, trigger: Trigger, **changes: Any) -> None:
-        """Change the state by the table, with everything that follows from the new state."""
-        passing = self._passing()
-        after = move(self.operation.state, trigger)
+    def move(self, *triggers: Trigger, **changes: Any) -> None:
+        """Change the state by the table, with everything that follows from the new state; by several at once, where
+        nothing happens between them."""
+        states = self._passing()["states"]
+        after = self.operation.state
+        for trigger in triggers:
+            after = move(after, trigger)
+            states.append(after.value)
         now = self.moment.business
         follows: dict[str, Any] = {
             "state": after,
@@ -226,7 +249,6 @@ class Fold:
             follows.update(_NO_ERROR)
         follows.update(changes)
         self.operation = self.operation.evolve(**follows)
-        passing["states"].append(after.value)
 
     def set(self, **changes: Any) -> None:
         """Change columns that are not the state."""

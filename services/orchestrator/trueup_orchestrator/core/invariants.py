@@ -11,6 +11,7 @@ from typing import Any, Final
 from trueup_common.contracts.events import ExceptionReported
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
+from trueup_common.contracts.operators import INVARIANT
 from trueup_common.contracts.shape import ForwardContract, Instant, record, rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass
 
@@ -126,7 +127,7 @@ def reported(breach: Breach, *, now: datetime, owner: str, sla_seconds: float, r
             opened_at=now,
             deadline_at=now + timedelta(seconds=sla_seconds),
             envelope={
-                "failure_code": f"invariant_{rule.name}",
+                "failure_code": f"{INVARIANT}{rule.name}",
                 "failure_reason": f"{rule.reason} (since {rfc3339(breach.since)})",
                 "first_failed_at": rfc3339(breach.since),
                 "last_failed_at": at,

@@ -196,7 +196,7 @@ def _request(fold: Fold, task: ExecuteTask) -> GrantRequest:
     row, instance = fold.operation, fold.instance
     undone = fold.operations.get(row.compensates) if row.compensates else None
     return GrantRequest.trusted(
-        mandate=instance.mandate,  # as the start brought it; whoever mints reads the request strictly
+        mandate_id=row.mandate_id,
         task=task,
         definition=instance.definition,
         version=instance.version,

@@ -201,8 +201,13 @@ def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
     closed: list[ObligationRow] = []
     for item in list(fold.obligations.values()):
         if demanded.pop((item.command_id, ExceptionKind(item.kind)), None) is None:
+            by = fold.acted_by.get(item.command_id)
             done = item.evolve(
-                status="closed", closed_at=now, resolution_type=_resolution(fold, item), version=item.version + 1
+                status="closed",
+                closed_at=now,
+                resolution_type=_resolution(fold, item),
+                version=item.version + 1,
+                envelope={**item.envelope, "resolved_by": by} if by is not None else item.envelope,
             )
             closed.append(done)
             del fold.obligations[item.obligation_id]

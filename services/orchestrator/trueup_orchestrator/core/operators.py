@@ -36,7 +36,7 @@ from trueup_orchestrator.core.obligations import alert_of, replaced
 from trueup_orchestrator.core.operation import PERSONS, Trigger
 from trueup_orchestrator.core.resuming import migrate, unfit
 from trueup_orchestrator.core.saga import has_ended
-from trueup_orchestrator.core.status import on_its_way
+from trueup_orchestrator.core.status import on_its_way, status_by_now
 from trueup_orchestrator.core.success import succeed
 from trueup_orchestrator.core.workflow import Workflow
 
@@ -61,7 +61,8 @@ class Ground:
 def possible(fold: Fold, ground: Ground) -> tuple[OperatorAction, ...]:
     """What is possible on the operation in focus, or where there is no declaration on the case as a whole."""
     unverified = is_unverified(fold.obligations.values())
-    case = case_facts(fold.instance, revoked=ground.authority.revoked is not None, unverified=unverified)
+    instance = fold.instance.evolve(status=status_by_now(fold))
+    case = case_facts(instance, revoked=ground.authority.revoked is not None, unverified=unverified)
     if ground.declaration is None:
         out = any(on_its_way(row) for row in fold.operations.values())
         found = allowed(TargetKind.WORKFLOW, Facts(case=case))
@@ -127,6 +128,7 @@ def _on_case(
     if ground.corrected is not None:
         migrate(fold, asked, ground.corrected, cause)
     CASE_ACTS[action](fold, asked, cause)
+    fold.acted, fold.acted_by[None] = True, asked.actor
 
 
 def _unspoken(fold: Fold, asked: OperatorCommand) -> str | None:

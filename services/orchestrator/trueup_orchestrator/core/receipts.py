@@ -57,7 +57,9 @@ def fold_receipt(fold: Fold, receipt: Receipt, declaration: CommandDeclaration, 
 
 def _own(fold: Fold, receipt: Receipt, declaration: CommandDeclaration) -> None:
     if fold.operation.proposed and fold.state is OperationState.QUEUED:
-        fold.move(Trigger.DISPATCH)  # the receipt proves that the grant was minted and the task sent
+        # the receipt proves that the grant was minted and the task sent
+        began = receipt.status not in (ReceiptStatus.NOT_SENT, ReceiptStatus.STALE)
+        fold.move(Trigger.DISPATCH, *((Trigger.START,) if began else ()))
     if receipt.status is ReceiptStatus.NOT_SENT:
         _unsent(fold, receipt, declaration)
     elif receipt.status is ReceiptStatus.STALE:

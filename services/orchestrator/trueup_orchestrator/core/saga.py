@@ -36,20 +36,25 @@ from trueup_orchestrator.core.waits import describe_wait, open_approval, withdra
 
 
 def advance(fold: Fold) -> list[Begin]:
-    """Bring the case to where it stands; answers the effects that may begin now."""
+    """Bring the case to where it stands; answers the effects that may begin now.
+
+    Who begins them asks again afterwards, or keeps the steps (`keep_steps`) where nothing can follow.
+    """
     if fold.workflow is None or fold.instance.status in INSTANCE_TERMINAL:
         return []
     begins: list[Begin] = []
     for _ in range(2 * len(fold.steps) + 2):
-        before = (fold.instance.direction, dict(fold.steps))
+        before = fold.instance.direction, dict(fold.steps)
         _sync(fold)
+        if fold.instance.cancel is None:  # a cancel may fence operations, which the steps have to learn of
+            before = fold.instance.direction, dict(fold.steps)
         if fold.instance.direction == Direction.FORWARD:
             _react(fold)
         if fold.instance.cancel is not None:
             _cancel(fold)
         if fold.instance.direction == Direction.FORWARD:
             begins = _schedule(fold)
-        if before == (fold.instance.direction, fold.steps):
+        if _is_at_rest(fold, *before):
             break
     if fold.instance.direction != Direction.FORWARD:
         begins = []
@@ -57,11 +62,17 @@ def advance(fold: Fold) -> list[Begin]:
         if fold.instance.direction == Direction.BACKWARD:
             undo(fold)
     hold(fold)
-    _keep(fold)
+    if not begins:
+        keep_steps(fold)
     return begins
 
 
-def _keep(fold: Fold) -> None:
+def _is_at_rest(fold: Fold, direction: str, steps: dict[str, StepState]) -> bool:
+    """True where nothing moved that a step could follow."""
+    return fold.instance.direction == direction and all(fold.steps[name] is state for name, state in steps.items())
+
+
+def keep_steps(fold: Fold) -> None:
     """Steps, what is waited for and the next wake-up, written back where they changed."""
     steps = fold.written_steps()
     wait = describe_wait(fold)
@@ -213,14 +224,16 @@ def _open(fold: Fold, step: Step, state: StepState, *, beginning: int) -> Begin 
     workflow = fold.workflow
     assert workflow is not None
     try:
-        if step.when is not None and not workflow.expressions.holds(step.when, scope_of(fold)):
+        if step.when is not None and not workflow.expressions.holds(step.when, scope_of(fold), fold.effort):
             fold.case_note("StepSkipped", step_id=step.id, when=step.when)
             fold.step(step.id, phase=StepPhase.SKIPPED, ended_at=fold.moment.business)
             return None
         match step.kind:
             case StepKind.COMMAND:
                 if not actions_left(fold, beginning=beginning):
-                    turn(fold, Direction.PERSON, "actions_exhausted", step_id=step.id)
+                    most = fold.instance.actions_max
+                    detail = f"the case may cause no more effects than max_actions says: {most}"
+                    turn(fold, Direction.PERSON, "actions_exhausted", step_id=step.id, detail=detail)
                     return None
                 return prepare(fold, step, state)
             case StepKind.CHECK:
@@ -248,7 +261,7 @@ def _check(fold: Fold, step: Step) -> None:
     for item in step.check:
         assertion = item if isinstance(item, Assertion) else Assertion(that=item)
         try:
-            holds = fold.workflow.expressions.holds(assertion.that, scope)
+            holds = fold.workflow.expressions.holds(assertion.that, scope, fold.effort)
         except ExpressionFailed as failure:
             holds = False
             failed.append(f"{assertion.says or assertion.that}: {failure}"[:300])

@@ -14,7 +14,7 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 from trueup_common.contracts.topology import event_subject
-from trueup_orchestrator.core.acts import end_acts, end_cancel
+from trueup_orchestrator.core.acts import end_acts, end_hand_back, end_ways_back
 from trueup_orchestrator.core.attempts import barred
 from trueup_orchestrator.core.case import Case, Decision
 from trueup_orchestrator.core.fold import SOURCE, Fold
@@ -155,7 +155,8 @@ def seal(fold: Fold) -> Decision:
     _ask(fold)
     _follow(fold)
     end_acts(fold)
-    end_cancel(fold)
+    end_ways_back(fold)
+    end_hand_back(fold)
     opened, closed = settle(fold)
     begun, moved = _versioned(fold)
     # Every change of an operation raises the version of its case: who decides on stale operations loses the race.
@@ -184,7 +185,13 @@ def seal(fold: Fold) -> Decision:
     outgoing = tuple(fold.outgoing)
     fold.outgoing.clear()  # progress is made from the fold later: held there too, it would be a cycle
     return Decision(
-        case=Case(fold.instance, tuple(fold.operations.values()), tuple(fold.obligations.values()), unpublished),
+        case=Case(
+            fold.instance,
+            tuple(fold.operations.values()),
+            tuple(fold.obligations.values()),
+            unpublished,
+            fold.read_steps(),
+        ),
         events=events,
         opened=tuple(opened),
         changed=tuple(closed),

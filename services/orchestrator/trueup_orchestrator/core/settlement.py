@@ -121,7 +121,8 @@ def _absent(fold: Fold, declaration: CommandDeclaration, authority: Authority, a
     if declaration.findability is Findability.NONE and own is not None and own["sent"]:
         _give_up(fold, "not_findable", declaration.manual_policy or "")
         return
-    _mark(fold, attempt_fence, attempts.ABSENT)
+    if own is not None:
+        _mark(fold, attempt_fence, attempts.ABSENT)
     if row.cancel_requested:
         fold.move(Trigger.PROVE_CANCELLED)
     elif in_hand(row) and row.operator_action == OperatorAction.RECONCILE:

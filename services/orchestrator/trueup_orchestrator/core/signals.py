@@ -16,6 +16,10 @@ from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.steps import SCHEMAS, scope_of
 
 HELD_MAX: Final = 20
+_TOO_EARLY: Final = "it does not wait yet"
+REASON_MAX: Final = 500
+TOLD_MAX: Final = 5
+"""Faults of an event, or events that a document names, that are told to who sent it."""
 SIGNALS_MAX: Final = 100
 
 
@@ -27,7 +31,7 @@ def open_wait(fold: Fold, step: Step) -> None:
     fold.case_note("WaitOpened", step_id=step.id, expects=step.wait.event, deadline=rfc3339(deadline))
     fold.step(step.id, phase=StepPhase.WAITING, started_at=now, deadline_at=deadline, wake_at=deadline)
     for item in list(fold.instance.held):
-        if item["type"] == step.wait.event and _fits(fold, step, item["data"]):
+        if item["type"] == step.wait.event and _misfit(fold, step, item["data"]) is None:
             held = [other for other in fold.instance.held if other is not item]
             fold.instance = fold.instance.evolve(held=held)
             _accept(fold, step, item["event_id"], item["data"], item["actor"])
@@ -35,19 +39,22 @@ def open_wait(fold: Fold, step: Step) -> None:
             return
 
 
-def _fits(fold: Fold, step: Step, data: Any) -> bool:
-    """True for data as the document says that it is, which its condition takes."""
+def _misfit(fold: Fold, step: Step, data: Any) -> str | None:
+    """Why a step does not take this data: it is not as the document says, or not what its condition asks for."""
     assert fold.workflow is not None and step.wait is not None
     if step.wait.data:
         name = f"{fold.workflow.document.sha256}:{step.id}"
-        if SCHEMAS.errors_of(name, step.wait.data, data, "data"):
-            return False
+        wrong = SCHEMAS.errors_of(name, step.wait.data, data, "data")
+        if wrong:
+            told = "; ".join(f"{pointer}: {detail}" for pointer, detail in wrong[:TOLD_MAX])
+            return f"the data does not fit: {told[:REASON_MAX]}"
     if step.wait.match is None:
-        return True
+        return None
     try:
-        return fold.workflow.expressions.holds(step.wait.match, {**scope_of(fold), "event": data})
-    except ExpressionFailed:
-        return False
+        held = fold.workflow.expressions.holds(step.wait.match, {**scope_of(fold), "event": data}, fold.effort)
+    except ExpressionFailed as error:
+        return f"match cannot be evaluated: {str(error)[:REASON_MAX]}"
+    return None if held else "match is false"
 
 
 def _accept(fold: Fold, step: Step, event_id: str, data: Any, actor: str) -> None:
@@ -84,11 +91,18 @@ def fold_signal(fold: Fold, signal: SignalReceived, cause: str | None) -> None:
 def _taken(fold: Fold, signal: SignalReceived) -> tuple[str, str | None]:
     if fold.workflow is None or fold.instance.status in INSTANCE_TERMINAL:
         return "late", "the case waits for nothing more"
+    named = {step.wait.event for step in fold.workflow.document.steps if step.wait is not None}
+    if signal.type not in named:
+        return "late", _unnamed(signal.type, named)
     wanted = [step for step in fold.workflow.document.steps if step.wait is not None and step.wait.event == signal.type]
+    misfits: dict[str, str] = {}
     for step in wanted:
-        if fold.steps[step.id].phase is StepPhase.WAITING and _fits(fold, step, signal.data):
-            _accept(fold, step, signal.event_id, signal.data, signal.actor)
-            return "accepted", None
+        if fold.steps[step.id].phase is StepPhase.WAITING:
+            misfit = _misfit(fold, step, signal.data)
+            if misfit is None:
+                _accept(fold, step, signal.event_id, signal.data, signal.actor)
+                return "accepted", None
+            misfits[step.id] = misfit
     forward = fold.instance.direction == Direction.FORWARD
     to_come = [step for step in wanted if fold.steps[step.id].phase in (StepPhase.PENDING, StepPhase.WAITING)]
     if not forward or not to_come:
@@ -105,7 +119,12 @@ def _taken(fold: Fold, signal: SignalReceived) -> tuple[str, str | None]:
         "deadline": rfc3339(fold.instance.deadline_at),
     }
     fold.instance = fold.instance.evolve(held=[*fold.instance.held, held])
-    return "held", f"held for {to_come[0].id}"
+    return "held", "; ".join(f"held for {step.id}: {misfits.get(step.id, _TOO_EARLY)}" for step in to_come[:TOLD_MAX])
+
+
+def _unnamed(event: str, named: set[str]) -> str:
+    known = ", ".join(sorted(named)[:TOLD_MAX])
+    return f"no step waits for {event}; this document waits for {known or 'no event at all'}"
 
 
 def let_go(fold: Fold) -> None:

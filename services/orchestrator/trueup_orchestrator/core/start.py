@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import digest
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, identified
 from trueup_common.contracts.events import Mandate, StartCase
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.pointer import Absent, resolve
@@ -25,8 +25,7 @@ def identity_of(declaration: CommandDeclaration, target: dict[str, Any], payload
     """The business identity that the type declares, or None where only the key counts."""
     if not declaration.identity:
         return None
-    known = {"target": target, "payload": payload}
-    values: list[Any] = []
+    known, values = identified(declaration, target, payload), list[Any]()
     for pointer in declaration.identity:
         try:
             values.append(resolve(known, pointer))

@@ -96,6 +96,20 @@ def _forward(fold: Fold, rows: list[JournalRow]) -> InstanceStatus:
     return InstanceStatus.HUMAN_TAKEOVER
 
 
+def status_by_now(fold: Fold) -> InstanceStatus:
+    """The status by which an act is judged: as stored, unless an act before it in the same commit changed it.
+
+    Which steps begin then is not decided yet, so a case that goes forward is on its way.
+    """
+    instance = fold.instance
+    if not fold.acted or instance.status in INSTANCE_TERMINAL:
+        return instance.status
+    status = status_of_workflow(fold)
+    if Direction(instance.direction) is Direction.FORWARD and instance.cancel is None and instance.paused is None:
+        return InstanceStatus.RUNNING
+    return status
+
+
 def status_of_workflow(fold: Fold) -> InstanceStatus:
     """The status that follows from everything else."""
     instance = fold.instance

@@ -6,10 +6,11 @@ one. A key that stands for anything else is a conflict.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from trueup_common.contracts.canonical import fingerprint
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, target_of
 from trueup_common.contracts.ids import command_id
 from trueup_common.contracts.journal import JournalRow
 from trueup_common.contracts.shape import rfc3339
@@ -93,13 +94,14 @@ def prepare(fold: Fold, step: Step, state: StepState) -> Begin:
     """Everything about the effect of a step. Raises ExpressionFailed."""
     workflow, instance = fold.workflow, fold.instance
     assert workflow is not None and step.command is not None
-    scope, fill = scope_of(fold), workflow.expressions.fill
+    scope, fill = scope_of(fold), partial(workflow.expressions.fill, effort=fold.effort)
     declaration = workflow.declarations[step.command]
     payload = bounded(step.command, fill(step.payload, scope), PAYLOAD_BYTES_MAX)
     wrong = SCHEMAS.errors(declaration, payload)
     if wrong:
         raise ExpressionFailed(step.command, f"its payload does not fit: {wrong[0][1]}", wrong[0][0])
-    resource = fill(step.resource, scope) if step.resource else f"{instance.object_type}/{instance.object_id}"
+    own = f"{instance.object_type}/{instance.object_id}"
+    resource = fill(step.resource, scope) if step.resource else target_of(declaration, payload, own)
     resource = named("resource", resource, NAME_CHARACTERS_MAX)
     version = fill(step.expected_version, scope) if step.expected_version else None
     key = fill(step.key, scope) if step.key else f"{instance.definition}:{instance.object_id}:{step.id}"
@@ -178,16 +180,17 @@ def begin(
         started_at=fold.moment.business,
         deadline_at=row.deadline_at,
     )
-    fold.move(Trigger.TAKE_UP)
     refused = _refusal(fold, wanted, authority)
     if refused is not None:
+        fold.move(Trigger.TAKE_UP)
         fold.fail(Trigger.REFUSE, ErrorClass.PERMANENT, *refused)
     elif identity_holder is not None:
         detail = f"{identity_holder} already holds this key or business identity"
+        fold.move(Trigger.TAKE_UP)
         fold.fail(Trigger.CONFLICT, ErrorClass.BUSINESS, IDENTITY_IN_USE, detail, human_review_required=True)
     else:
-        fold.move(Trigger.ADMIT)
-        fold.move(Trigger.ENQUEUE, wake_at=wake_when_too_late(fold.operation, wanted.declaration))
+        wake_at = wake_when_too_late(fold.operation, wanted.declaration)
+        fold.move(Trigger.TAKE_UP, Trigger.ADMIT, Trigger.ENQUEUE, wake_at=wake_at)
 
 
 def _attach(fold: Fold, state: StepState, holder: JournalRow) -> None:

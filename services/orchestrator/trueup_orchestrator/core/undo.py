@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from trueup_common.contracts.canonical import fingerprint
-from trueup_common.contracts.declaration import CommandDeclaration
+from trueup_common.contracts.declaration import CommandDeclaration, target_of
 from trueup_common.contracts.events import Retired
 from trueup_common.contracts.ids import command_id
 from trueup_common.contracts.journal import JournalRow
@@ -99,7 +99,8 @@ def _begin(fold: Fold, row: JournalRow, declaration: CommandDeclaration) -> None
     assert mapping is not None
     payload = fill(document_of(row, row.receipt or {}), mapping.payload)
     now = fold.moment.business
-    target = {"system": declaration.system, "resource": row.target_resource, "expected_version": None}
+    resource = target_of(declaration, payload, row.target_resource)
+    target = {"system": declaration.system, "resource": resource, "expected_version": None}
     step_id = f"{row.step_id}{UNDO_SUFFIX}"
     undo_id = command_id(row.workflow_id, row.command_id + UNDO_SUFFIX, 1)
     _retire(fold, row, undo_id)
@@ -111,7 +112,7 @@ def _begin(fold: Fold, row: JournalRow, declaration: CommandDeclaration) -> None
             command_id=undo_id,
             step_id=step_id,
             generation=row.generation,
-            target_resource=row.target_resource,
+            target_resource=resource,
             payload=payload,
             idempotency_key=f"{row.idempotency_key}{UNDO_SUFFIX}",
             request_fingerprint=fingerprint(declaration.type, target, payload),
@@ -125,11 +126,10 @@ def _begin(fold: Fold, row: JournalRow, declaration: CommandDeclaration) -> None
         at=now,
         compensates=row.command_id,
         command_type=declaration.type,
-        resource=row.target_resource,
+        resource=resource,
     )
-    fold.move(Trigger.TAKE_UP)
-    fold.move(Trigger.ADMIT)
-    fold.move(Trigger.ENQUEUE, wake_at=wake_when_too_late(fold.operation, declaration))
+    wake_at = wake_when_too_late(fold.operation, declaration)
+    fold.move(Trigger.TAKE_UP, Trigger.ADMIT, Trigger.ENQUEUE, wake_at=wake_at)
 
 
 def _retire(fold: Fold, row: JournalRow, by: str) -> None:

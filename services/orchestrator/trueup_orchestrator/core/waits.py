@@ -38,8 +38,8 @@ def open_approval(fold: Fold, step: Step, state: StepState) -> None:
     """Ask a person. Raises ExpressionFailed."""
     assert fold.workflow is not None and step.approval is not None
     scope, now = scope_of(fold), fold.moment.business
-    binds = [fold.workflow.expressions.fill(value, scope) for value in step.approval.binds]
-    summary = fold.workflow.expressions.fill(step.approval.shows, scope)
+    binds = [fold.workflow.expressions.fill(value, scope, fold.effort) for value in step.approval.binds]
+    summary = fold.workflow.expressions.fill(step.approval.shows, scope, fold.effort)
     bounded("what an approval binds and shows", [binds, summary], SHOWN_BYTES_MAX)
     content = content_sha256_of(binds)
     approval = derived_id("apr", fold.instance.workflow_id, step.id, state.generation)

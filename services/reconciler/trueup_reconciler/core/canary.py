@@ -12,7 +12,7 @@ from typing import Final
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.observation import Observation
-from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.shape import ForwardContract, Instant, rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass, Phase
 from trueup_reconciler.core.drift import looked_at
 from trueup_reconciler.core.element import ElementRow, Turn, object_key, turn
@@ -141,9 +141,9 @@ def missed(
         return Tried(later, opened=restated(obligation, {"misses_count": number}, now))
     if canary.obligation_id is not None and obligation is None:
         return Tried(later)
-    obligation_id = derived_id("obl", "selftest", canary.canary_key, canary.planted_at.isoformat(), number)
+    obligation_id = derived_id("obl", "selftest", canary.canary_key, rfc3339(canary.planted_at), number)
     nobody = derived_id("cmd", "selftest", canary.tenant, canary.system)
-    at = now.isoformat()
+    at = rfc3339(now)
     opened = ObligationRow(
         obligation_id=obligation_id,
         tenant=canary.tenant,
@@ -157,7 +157,7 @@ def missed(
         envelope={
             "failure_class": FailureClass.DEPENDENCY_ERROR.value,
             "failure_code": CODE,
-            "failure_reason": f"a drift planted at {canary.planted_at.isoformat()} was not found in time: drift of"
+            "failure_reason": f"a drift planted at {rfc3339(canary.planted_at)} was not found in time: drift of"
             f" {canary.system} goes unseen",
             "first_failed_at": at,
             "last_failed_at": at,

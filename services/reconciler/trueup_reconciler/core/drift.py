@@ -5,13 +5,14 @@ is neither: it keeps open what is open.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from trueup_common.contracts.compare import phase_of, same
 from trueup_common.contracts.events import Established, EstablishedElement
 from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import Phase, ProbeVerdict
 from trueup_reconciler.core import report
 from trueup_reconciler.core.budget import IN_FLIGHT, TURN, Budget, Way, counted, kind_of, route
@@ -104,13 +105,13 @@ def establish(
             looks=row.looks,
         )
     base = base.evolve(next_visit_at=now)
-    seen = item.observation
+    taken, seen = Turned(base), item.observation
     if item.verified and seen is not None and judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
         # The orchestrator compared with the same function in the commit of the receipt, so nothing is owed to it.
-        base = observe(base.evolve(owed=False), seen, now=now, terms=Terms()).row
+        taken = observe(base.evolve(owed=False), seen, now=now, terms=Terms())
     closed = (row.obligation_id, "superseded") if row is not None and row.obligation_id is not None else None
-    return Turned(
-        base,
+    return replace(
+        taken,
         paid=given_up(row, fresh.command_id) if row is not None else (),
         closed=closed,
         closed_for=row if closed else None,
@@ -157,7 +158,7 @@ def mended(row: ElementRow, event: Established, item: EstablishedElement, now: d
     seen = item.observation
     if item.verified and seen is not None and judge(base, seen, within_window=True)[0] is Phase.HEALTHY:
         looked = observe(base, seen, now=now, terms=Terms())
-        return Turned(looked.row, paid=displaced + looked.paid, closed=looked.closed, closed_for=looked.closed_for)
+        return replace(looked, paid=displaced + looked.paid)
     return Turned(base.evolve(repair_owed=True), paid=displaced)
 
 
@@ -241,7 +242,7 @@ def _ignored(before: ElementRow, looked: ElementRow, rule: IgnoreRule, asked: tu
     """A difference that somebody accepts until the rule ends: nobody is called, and nothing is paid."""
     over = (before.obligation_id, "accepted") if before.obligation_id is not None else None
     row = turn(looked, Turn.ACCEPTED).evolve(
-        reason=f"accepted by {rule.id} until {rule.until.isoformat()}",
+        reason=f"accepted by {rule.id} until {rfc3339(rule.until)}",
         obligation_id=None,
         reported_sha256=None,
         waits_for=[],

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from trueup_common.contracts.events import RepairChanged
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import rfc3339
 from trueup_reconciler.core.budget import IN_FLIGHT, TURN, Budget, Route, Way, kind_of_row, route
 from trueup_reconciler.core.element import TABLE, ElementRow, Turn, turn
 from trueup_reconciler.core.order import soon
@@ -57,9 +58,10 @@ def _escalated(row: ElementRow, now: datetime) -> Turned:
 
 
 def asked(row: ElementRow, look: dict[str, str], now: datetime) -> Turned:
-    """Somebody wants it looked at: now, and hears what was seen."""
+    """Somebody wants it looked at: now, and hears what was seen. Whom there is no room for hears what is known."""
     others = [one for one in row.looks if one["operator_command_id"] != look["operator_command_id"]]
-    return Turned(soon(row.evolve(looks=[*others, look][-LOOKS_MAX:]), now))
+    looks = [*others, look]
+    return Turned(soon(row.evolve(looks=looks[-LOOKS_MAX:]), now), looked=tuple(looks[:-LOOKS_MAX]))
 
 
 def allowed_again(row: ElementRow, now: datetime, budget: Budget) -> Turned:
@@ -84,7 +86,7 @@ def _restated(row: ElementRow, way: Route) -> tuple[str, dict[str, Any]] | None:
         "failure_code": way.code,
         "route": way.way.value,
         "human_review_required": way.way in (Way.MANUAL, Way.ESCALATED),
-        "repair_not_before": way.not_before.isoformat() if way.not_before is not None else None,
+        "repair_not_before": rfc3339(way.not_before) if way.not_before is not None else None,
         "repairs_count": row.repairs_count,
         "held": row.repairs_count == 0,
     }

@@ -7,6 +7,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.observation import Observation
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass, ProbeVerdict
 from trueup_reconciler.core.budget import Route, Way
 from trueup_reconciler.core.element import ElementRow
@@ -40,12 +41,12 @@ def of_observation(row: ElementRow, seen: Observation, route: Route) -> dict[str
         "human_review_required": by_person,
         "desired": row.desired,
         "observed": seen.value,
-        "observed_at": seen.observed_at.isoformat(),
+        "observed_at": rfc3339(seen.observed_at),
         "observed_version": seen.version,
         "observed_etag": seen.etag,
         "route": route.way.value,
         "repair": offer(row, seen) if route.way is not Way.MANUAL else None,
-        "repair_not_before": route.not_before.isoformat() if route.not_before is not None else None,
+        "repair_not_before": rfc3339(route.not_before) if route.not_before is not None else None,
         "repairs_count": row.repairs_count,
         "held": row.repairs_count == 0,
         "waits_for": row.waits_for,
@@ -64,7 +65,7 @@ def said(facts: dict[str, Any]) -> str:
 
 def opened(row: ElementRow, seen: Observation, facts: dict[str, Any], *, now: datetime, care: Care) -> ObligationRow:
     """The obligation of a drift that is found now."""
-    at = now.isoformat()
+    at = rfc3339(now)
     return ObligationRow(
         obligation_id=derived_id("obl", row.object_key, row.element, row.command_id, row.drifts_count),
         tenant=row.tenant,
@@ -90,7 +91,7 @@ def opened(row: ElementRow, seen: Observation, facts: dict[str, Any], *, now: da
             "capability_id": row.origin.get("capability_id"),
             "element": row.element,
             "target_resource": row.resource,
-            "last_known_good_at": row.healthy_at.isoformat() if row.healthy_at is not None else None,
+            "last_known_good_at": rfc3339(row.healthy_at) if row.healthy_at is not None else None,
             **facts,
         },
     )
@@ -100,7 +101,7 @@ def restated(obligation: ObligationRow, facts: dict[str, Any], now: datetime) ->
     """The same obligation with what has become of it, one version on."""
     changed: ObligationRow = obligation.evolve(
         failure_class=facts.get("failure_class", obligation.failure_class),
-        envelope={**obligation.envelope, **facts, "last_failed_at": now.isoformat()},
+        envelope={**obligation.envelope, **facts, "last_failed_at": rfc3339(now)},
         version=obligation.version + 1,
     )
     return changed

@@ -12,6 +12,7 @@ from typing import Final
 from trueup_common.contracts.events import Settlement, SettleRequested
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.observation import Finding
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import FindVerdict
 from trueup_common.contracts.task import FindTask, Found, Operation
 from trueup_reconciler.core.settlement import TABLE, Act, Heard, SettlementRow, SettlementState
@@ -54,7 +55,7 @@ def request(
 
     `not_before` is where the rate of its system has the first look; the request is taken up all the same.
     """
-    operation = asked.operation
+    operation, first = asked.operation, row is None
     if row is None:
         row = SettlementRow(
             settlement_id=derived_id("stl", operation.command_id),
@@ -71,7 +72,7 @@ def request(
             requested_at=asked.requested_at,
             deadline_at=asked.deadline_at,
         )
-    if asked.fence <= row.request_fence:
+    if not first and asked.fence <= row.request_fence:
         state, act = TABLE[row.state, Heard.REQUESTED_AGAIN]
         return Step(row, act, told=(told(row, row.finished_at or business),) if act is Act.REPEAT_RESULT else ())
     state, act = TABLE[row.state, Heard.REQUESTED]
@@ -252,7 +253,7 @@ def _keep(row: SettlementRow, answer: Found, act: Act) -> Step:
         "fence": answer.fence,
         "verdict": answer.finding.verdict.value,
         "ledger_status": answer.ledger_status,
-        "found_at": answer.found_at.isoformat(),
+        "found_at": rfc3339(answer.found_at),
     }
     seen = row.effect_seen or answer.finding.verdict in (FindVerdict.CONFIRMED, FindVerdict.AMBIGUOUS)
     return Step(row.evolve(evidence=[*row.evidence, item], effect_seen=seen), act)

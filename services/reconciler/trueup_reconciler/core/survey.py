@@ -15,7 +15,7 @@ from pydantic import Field
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
 from trueup_common.contracts.observation import Observation
-from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.shape import ForwardContract, Instant, rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass, ProbeVerdict
 from trueup_common.contracts.survey import NOT_SURVEYABLE, RESOURCE, SURVEY, Compared, Mark
 from trueup_common.contracts.task import ProbeElement, ProbeTask
@@ -139,7 +139,7 @@ def answered(
             continue
         found[obligation_id] = None
         known = obligations.get(obligation_id)
-        if known is None or known.status != "open":
+        if known is None or (known.status != "open" and obligation_id not in row.standing):  # else a person let it be
             opened.append(_opened(row, mark, known, seen=seen, now=now, care=care))
     on = row.evolve(
         visit_id=None,
@@ -200,7 +200,7 @@ def _obligation_id(row: SurveyRow, mark: Mark) -> str:
 def _opened(
     row: SurveyRow, mark: Mark, known: ObligationRow | None, *, seen: Observation, now: datetime, care: Care
 ) -> ObligationRow:
-    at = now.isoformat()
+    at = rfc3339(now)
     return ObligationRow(
         obligation_id=_obligation_id(row, mark),
         tenant=row.tenant,
@@ -227,6 +227,6 @@ def _opened(
             "human_review_required": True,
             "external_resource_id": mark.external_resource_id,
             "target_resource": mark.resource,
-            "observed_at": seen.observed_at.isoformat(),
+            "observed_at": rfc3339(seen.observed_at),
         },
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.shape import rfc3339
-from trueup_common.contracts.states import RiskLevel
+from trueup_common.contracts.states import InstanceStatus, RiskLevel
 from trueup_repair_planner.core.repair import RepairRow, Step
 
 CALLS_MAX: Final = 60
@@ -79,7 +79,8 @@ def call(row: RepairRow, ask: Ask, known: Mapping[str, Any]) -> Call:
     """The request for a question; `known` is what this turn has learned: decision and capability."""
     match ask:
         case Ask.DECIDE:
-            return Call(row.tenant, "POST", "/v1/decisions", _decision(row))
+            key = f"repair:{row.repair_id}:decision:{row.decisions_count + 1}"
+            return Call(row.tenant, "POST", "/v1/decisions", _decision(row), key)
         case Ask.AUTHORIZE:
             body = {"decision_id": known.get("decision_id") or row.decision_id, "max_uses": 1}
             return Call(row.tenant, "POST", "/v1/capabilities", {**body, "ttl_seconds": TTL_SECONDS})
@@ -138,7 +139,9 @@ def answered(row: RepairRow, ask: Ask, known: dict[str, Any], answer: Answer) ->
     """The next question, or what this turn came to. `known` takes up what the answer tells."""
     status, body = answer.status, answer.body
     if _is_passing(answer):
-        return put_off(row, str(body.get("check") or body.get("title") or f"status_{status}"))
+        return put_off(row, str(body.get("check") or body.get("title") or f"status_{status}"), **_decision_of(known))
+    if ask is Ask.OPERATE and body.get("workflow_status") == InstanceStatus.PAUSED:
+        return put_off(row, "paused")  # somebody holds the case: nothing is sent before it is resumed
     match ask:
         case Ask.DECIDE if status == 201:
             return _decided(known, body)
@@ -158,8 +161,8 @@ def answered(row: RepairRow, ask: Ask, known: dict[str, Any], answer: Answer) ->
             return Ask.RECALL  # accepted long ago, with another deadline: whoever asked died before keeping the answer
         case Ask.RECALL if status == 200:
             return _recalled(row, body)
-    if ask is not Ask.DECIDE and body.get("check") in _STALE_CHECKS and row.decision_id and row.approval_id is None:
-        return put_off(row, str(body["check"]), decision_id=None)  # the decision is old: ask for another one
+    if _is_stale(row, ask, body):
+        return _anew(row, str(body["check"]))
     code = str(body.get("check") or _slug(body) or f"status_{status}")
     return Outcome(Step.REFUSE, _decision_of(known), code=code, detail=_detail(body))
 
@@ -195,8 +198,20 @@ def _waited(row: RepairRow, known: Mapping[str, Any], body: Mapping[str, Any]) -
     if body.get("status") == "rejected":
         return Outcome(Step.REFUSE, _decision_of(known), code="rejected", detail=str(body.get("reason") or "") or None)
     if known.get("over"):
-        return put_off(row, "approval_expired", decision_id=None, approval_id=None)
+        return _anew(row, "approval_expired")
     return Outcome(Step.ASK, again=timedelta(seconds=APPROVAL_SECONDS))
+
+
+def _is_stale(row: RepairRow, ask: Ask, body: Mapping[str, Any]) -> bool:
+    """True where the decision is an old one: kept in the row, or told again after its time."""
+    if ask is Ask.DECIDE or row.approval_id is not None or body.get("check") not in _STALE_CHECKS:
+        return False
+    return row.decision_id is not None or (ask is Ask.AUTHORIZE and body["check"] == "decision")
+
+
+def _anew(row: RepairRow, reason: str) -> Outcome:
+    """Another decision is asked for. Until then one repair has one: asked again, the same key tells the same."""
+    return put_off(row, reason, decision_id=None, approval_id=None, decisions_count=row.decisions_count + 1)
 
 
 def put_off(row: RepairRow, reason: str, **changes: Any) -> Outcome:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from trueup_common.contracts.events import ExceptionReported, MessageQuarantined
 from trueup_common.contracts.failures import failure_class
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ErrorClass, ExceptionKind, FailureClass
 
 ENVELOPE_FIELDS: Final = (
@@ -92,7 +93,7 @@ def cause_of(failure: FailureClass, code: Any) -> str:
 def envelope_of(report: ExceptionReported, failure: FailureClass) -> dict[str, Any]:
     """A complete failure envelope from a report, whatever the reporter left out."""
     obligation = report.obligation
-    opened = obligation.opened_at.isoformat()
+    opened = rfc3339(obligation.opened_at)
     given = {key: value for key, value in obligation.envelope.items() if value is not None}
     kind = ExceptionKind(obligation.kind)
     return _complete(
@@ -118,7 +119,7 @@ def envelope_of(report: ExceptionReported, failure: FailureClass) -> dict[str, A
 
 def envelope_of_message(event: MessageQuarantined) -> dict[str, Any]:
     """The failure envelope of a message that nobody could process."""
-    at = event.at.isoformat()
+    at = rfc3339(event.at)
     return _complete(
         {},
         FailureClass.SCHEMA_ERROR,

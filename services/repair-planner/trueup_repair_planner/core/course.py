@@ -68,7 +68,7 @@ def verified(row: ExceptionRow, repair: RepairRow, resolution: str, now: datetim
     repair = advance(repair, Step.VERIFY, now, verifier, {"resolution_type": resolution})
     if row.status == "open" and row.lifecycle is Stage.REPAIRED:
         if row.left_as is not None:
-            row = lifecycle.finish(row, resolution, PLANNER, verifier, now)
+            row = lifecycle.finish(row, resolution, repair.planned_by, verifier, now)
         elif resolution not in VERIFIED_BY:
             row = lifecycle.step(row, Turn.REFUTE, now, verifier, {"repair_id": repair.repair_id})
     return mirror(row, repair), repair

@@ -14,10 +14,10 @@ from pydantic import Field
 from trueup_common.contracts.events import ExceptionReported, MessageQuarantined
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import ObligationRow
-from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.shape import ForwardContract, Instant, rfc3339
 from trueup_common.contracts.states import ExceptionKind, FailureClass
 from trueup_repair_planner.core.classify import class_of, envelope_of, envelope_of_message
-from trueup_repair_planner.core.resolutions import GOES_ON, PENDING, mended
+from trueup_repair_planner.core.resolutions import DONE, GOES_ON, PENDING, UNDONE, mended
 
 TRAIL_MAX: Final = 100
 ESCALATION_DELAY_MAX: Final = timedelta(days=7)
@@ -192,7 +192,7 @@ def overdue(row: ExceptionRow, *, now: datetime, duty: Duty) -> ExceptionRow:
     """The deadline passed: the escalation owner takes over, with a new deadline that doubles each time."""
     if row.status != "open" or row.deadline_at > now:
         return row
-    return escalate(row, now=now, duty=duty, actor="deadline", note={"missed": row.deadline_at.isoformat()})
+    return escalate(row, now=now, duty=duty, actor="deadline", note={"missed": rfc3339(row.deadline_at)})
 
 
 def escalate(row: ExceptionRow, *, now: datetime, duty: Duty, actor: str, note: dict[str, Any]) -> ExceptionRow:
@@ -217,13 +217,13 @@ def step(row: ExceptionRow, move: Turn, at: datetime, actor: str, note: dict[str
     following = TABLE.get((row.lifecycle, move))
     if following is None:
         raise IllegalTurn(f"{row.exception_id}: {row.lifecycle} has no {move}")
-    entry = {"turn": move.value, "to": following.value, "at": at.isoformat(), "actor": actor, **(note or {})}
+    entry = {"turn": move.value, "to": following.value, "at": rfc3339(at), "actor": actor, **(note or {})}
     moved: ExceptionRow = row.evolve(lifecycle=following, trail=[*row.trail, entry][-TRAIL_MAX:])
     return moved
 
 
 def _found(row: ExceptionRow, now: datetime) -> ExceptionRow:
-    entry = {"turn": "find", "to": Stage.FOUND.value, "at": row.opened_at.isoformat(), "actor": row.reported_by}
+    entry = {"turn": "find", "to": Stage.FOUND.value, "at": rfc3339(row.opened_at), "actor": row.reported_by}
     found = row.evolve(trail=[*row.trail, entry])
     classified = step(found, Turn.CLASSIFY, now, "planner", {"failure_class": row.failure_class})
     return step(classified, Turn.ASSIGN, now, "planner", {"owner": row.owner})
@@ -254,12 +254,21 @@ def _resolved(row: ExceptionRow, obligation: ObligationRow, reporter: str, now: 
     if row.lifecycle is Stage.CLOSED:
         return row
     resolution = obligation.resolution_type or "resolved"
-    actor = str(obligation.envelope.get("resolved_by") or reporter)
+    actor = str(obligation.envelope.get("resolved_by") or _repairer(row) or reporter)
+    if row.lifecycle is Stage.REPAIRED and row.repair_status == DONE and resolution in GOES_ON:
+        resolution = UNDONE  # word of the end came before word of the beginning
     if row.lifecycle is Stage.REPAIRED and row.repair_status in PENDING and resolution in GOES_ON:
         # A redrive was accepted: it is no dead letter any more, and not yet what was wanted. The repair will tell.
         left: ExceptionRow = row.evolve(left_as=resolution)
         return left
     return finish(row, resolution, actor, reporter, now, at=obligation.closed_at or now)
+
+
+def _repairer(row: ExceptionRow) -> str | None:
+    """Who sent the repair that stands: an exception that ends with it was resolved by them, whoever observed it."""
+    if row.lifecycle is not Stage.REPAIRED:
+        return None
+    return next((entry["actor"] for entry in reversed(row.trail) if entry["turn"] == Turn.REPAIR.value), None)
 
 
 def finish(

@@ -12,10 +12,13 @@ from typing import Any, Final, Protocol
 from trueup_common.contracts.events import OperatorCommand, OperatorCommandEnded
 from trueup_common.contracts.operators import PLANNER as PERFORMER
 from trueup_common.contracts.operators import CommandState, OperatorAction
+from trueup_common.contracts.shape import rfc3339
+from trueup_common.contracts.states import InstanceStatus
 from trueup_repair_planner.core import course, lifecycle
 from trueup_repair_planner.core.lifecycle import Duty, ExceptionRow
 from trueup_repair_planner.core.plan import PLANNER as PLANNED_BY
 from trueup_repair_planner.core.repair import RepairRow, Status
+from trueup_repair_planner.core.resolutions import UNDONE
 
 A = OperatorAction
 MARKED: Final = "marked_resolved"
@@ -117,7 +120,7 @@ def _repair(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: Rep
     if repair.status is not Status.PLANNED:
         refuse(hand, command, f"repair {repair.repair_id} is {repair.status.value} already")
         return
-    note = {"step": "approve", "to": repair.status.value, "at": hand.now.isoformat(), "actor": command.actor}
+    note = {"step": "approve", "to": repair.status.value, "at": rfc3339(hand.now), "actor": command.actor}
     repair = repair.evolve(
         due_at=hand.now,
         held=False,
@@ -152,8 +155,13 @@ def _kept(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: Repai
 def heard_end(hand: Hand, row: ExceptionRow, repair: RepairRow, ended: OperatorCommandEnded) -> None:
     """What an operation came to after it was redriven, retried or looked for again."""
     state = str(ended.result.get("state") or "")
+    status = str(ended.result.get("status") or "") if repair.repair_action == A.COMPENSATE else ""
     if ended.state == CommandState.REFUSED.value:
         hand.fail(row, repair, "refused", ended.detail)
+    elif status == InstanceStatus.COMPENSATED:
+        hand.put(*course.verified(row, repair, UNDONE, hand.now, ended.ended_by))
+    elif status:
+        hand.fail(row, repair, status.lower(), ended.detail)
     elif state in GOOD:
         hand.put(*course.verified(row, repair, GOOD[state], hand.now, ended.ended_by))
     elif state and repair.repair_action == A.RECONCILE.value and state != "NEEDS_REVIEW":

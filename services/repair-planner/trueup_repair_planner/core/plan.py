@@ -11,6 +11,7 @@ from typing import Any, Final
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import ExceptionReported, MessageQuarantined
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind, RiskLevel
 from trueup_repair_planner.core.lifecycle import ExceptionRow
 from trueup_repair_planner.core.playbook import Action, Playbook, Playbooks, facts_of
@@ -130,7 +131,7 @@ def _row(row: ExceptionRow, playbook: Playbook, *, number: int, now: datetime) -
         system=named.get("target_system"),
         due_at=due_at if automatic else None,
         created_at=now,
-        trail=[{"step": "plan", "to": Status.PLANNED.value, "at": now.isoformat(), "actor": PLANNER}],
+        trail=[{"step": "plan", "to": Status.PLANNED.value, "at": rfc3339(now), "actor": PLANNER}],
         trace_id=row.trace_id,
         traceparent=row.traceparent,
     )
@@ -199,7 +200,7 @@ def evidence_of(row: ExceptionRow) -> list[dict[str, Any]]:
             "kind": "exception",
             "ref": row.exception_id,
             "sha256": digest({"exception_id": row.exception_id, "source_version": row.source_version}),
-            "observed_at": named.get("last_failed_at") or row.opened_at.isoformat(),
+            "observed_at": named.get("last_failed_at") or rfc3339(row.opened_at),
         }
     ]
     if row.kind == ExceptionKind.STATE_DRIFT:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from trueup_common.contracts.events import RepairChanged
-from trueup_common.contracts.shape import ForwardContract, Instant
+from trueup_common.contracts.shape import ForwardContract, Instant, rfc3339
 from trueup_common.contracts.states import RiskLevel
 
 TRAIL_MAX: Final = 50
@@ -114,6 +114,8 @@ class RepairRow(ForwardContract):
     evidence: list[dict[str, Any]] = Field(default_factory=list)
     system: str | None = None
     decision_id: str | None = None
+    decisions_count: int = 0
+    """How many of its decisions became too old to go by."""
     approval_id: str | None = None
     command_id: str | None = None
     operator_command_id: str | None = None
@@ -152,7 +154,7 @@ def advance(
     following = TABLE.get((row.status, move))
     if following is None:
         raise IllegalStep(f"{row.repair_id}: {row.status} has no {move}")
-    entry = {"step": move.value, "to": following.value, "at": at.isoformat(), "actor": actor, **(note or {})}
+    entry = {"step": move.value, "to": following.value, "at": rfc3339(at), "actor": actor, **(note or {})}
     over = {} if following in IN_FLIGHT else {"ended_at": at, "due_at": None, "held": False}
     moved: RepairRow = row.evolve(status=following, trail=[*row.trail, entry][-TRAIL_MAX:], **{**over, **changes})
     return moved
@@ -161,4 +163,5 @@ def advance(
 def told(row: RepairRow) -> RepairChanged:
     """The repair as operators and the reconciler see it."""
     shared = {name: getattr(row, name) for name in RepairChanged.model_fields if name not in ("status", "risk_level")}
+    shared["approval_required"] |= row.approval_id is not None  # policy asks for one that the playbook did not foresee
     return RepairChanged(**shared, status=row.status.value, risk_level=row.risk_level.value)

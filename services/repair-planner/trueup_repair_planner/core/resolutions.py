@@ -10,7 +10,10 @@ from trueup_common.contracts.states import (
     OperationState,
 )
 
-VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved"})
+UNDONE: Final = "undone"
+"""A person decided to take a case back, and nothing of it stands any more. One that came there by itself says less."""
+
+VERIFIED_BY: Final = frozenset({"observed_healthy", "operation_success", "operation_resolved", UNDONE})
 """Resolutions that say: what was wanted is true, and was seen to be."""
 
 ENDED_OTHERWISE: Final = frozenset(
@@ -43,6 +46,8 @@ SETTLED_BY: Final = frozenset(
 
 PENDING: Final = frozenset({"EXECUTING", "VERIFYING"})
 """Statuses of a repair that was sent, or may have been, and of which nobody knows yet whether it held."""
+
+DONE: Final = "DONE"
 
 DOUBTS: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, ExceptionKind.STALE_RUNNING.value})
 

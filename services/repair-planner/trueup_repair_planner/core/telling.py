@@ -5,7 +5,8 @@ from trueup_repair_planner.core.lifecycle import ExceptionRow
 
 
 def exception_told(row: ExceptionRow) -> ExceptionChanged:
-    """The exception as operators see it."""
+    """The exception as operators see it, with what it stands for at whoever reported it."""
+    owed = {"reported_by": row.reported_by, "obligation_id": row.obligation_id}
     return ExceptionChanged(
         exception_id=row.exception_id,
         tenant=row.tenant,
@@ -23,7 +24,7 @@ def exception_told(row: ExceptionRow) -> ExceptionChanged:
         workflow_id=row.workflow_id,
         saga_id=row.saga_id,
         command_id=row.command_id,
-        envelope={**row.envelope, "escalations_count": row.escalations_count, "trail": row.trail},
+        envelope={**row.envelope, **owed, "escalations_count": row.escalations_count, "trail": row.trail},
         allowed_actions=(),
         trace_id=row.trace_id,
         repair_id=row.repair_id,

@@ -199,6 +199,7 @@ def upgrade() -> None:
         sa.Column("evidence", postgresql.JSON(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("system", sa.Text(), nullable=True),
         sa.Column("decision_id", sa.Text(), nullable=True),
+        sa.Column("decisions_count", sa.BigInteger(), nullable=False),
         sa.Column("approval_id", sa.Text(), nullable=True),
         sa.Column("command_id", sa.Text(), nullable=True),
         sa.Column("operator_command_id", sa.Text(), nullable=True),

@@ -128,6 +128,7 @@ PURGE: Final = CommandDeclaration(
     effect_class=EffectClass.RETRYABLE,
     payload_schema=_PAYLOAD,
     receipt_schema=_RECEIPT,
+    acts_on="zone/{/payload/zone_id}",
     findability=Findability.BUSINESS_KEY,
     find_ladder=(Findability.BUSINESS_KEY,),
     timeout_seconds=15.0,  # per batch: each confirmed one gives the attempt as much again
@@ -142,7 +143,13 @@ PURGE: Final = CommandDeclaration(
             resource=ValueFrom(pointer="/receipt/resource"),
             value=ValueFrom(const=Freshness.FRESH.value),
             window_seconds=WINDOW_SECONDS,
-            downstream_of=("wordpress.post_id", "wordpress.status", "wordpress.content"),
+            downstream_of=(
+                "wordpress.post_id",
+                "wordpress.status",
+                "wordpress.content",
+                "wordpress.fields",
+                "wordpress.meta",
+            ),
             probe=Probe(
                 kind=ELEMENT,
                 params={
@@ -423,6 +430,7 @@ class CloudflareAdapter:
 
     system = SYSTEM
     declarations = (PURGE,)
+    settings = frozenset({"base_url", "token", "edge_url"})
 
     def open(self, connection: Connection) -> CloudflareTarget:
         """A target for one connection: base_url (with `/client/v4`), token, and optionally edge_url.

@@ -51,6 +51,7 @@ _TIMES: Final[dict[str, float]] = {
 """The late window is short because no time proves an absence here: the operation's lock does."""
 
 _KEY: Final = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[^\\x00-\\x1f\\x7f]+$"}
+_ON_RECORD: Final = "publication/{/payload/business_key}"
 _RECORD_ID: Final = {
     "type": "string",
     "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
@@ -114,6 +115,7 @@ class RecordPublication:
             "required": ["business_key", "record"],
         },
         receipt_schema=_RECEIPT,
+        acts_on=_ON_RECORD,
         identity=("/payload/business_key",),
         findability=Findability.NATIVE_KEY,
         **_TIMES,
@@ -196,6 +198,7 @@ class CancelPublication:
         effect_class=EffectClass.RETRYABLE,
         payload_schema=_payload(business_key=_KEY, record_id=_RECORD_ID),
         receipt_schema=_RECEIPT,
+        acts_on=_ON_RECORD,
         findability=Findability.NATIVE_KEY,
         **_TIMES,
         find_ladder=(Findability.NATIVE_KEY,),
@@ -386,6 +389,7 @@ class DatabaseAdapter:
 
     system = SYSTEM
     declarations = tuple(command.declaration for command in COMMANDS)
+    settings = frozenset({"dsn", "read_dsn"})
 
     def open(self, connection: Connection) -> DatabaseTarget:
         """A target for one connection: dsn, and optionally read_dsn."""

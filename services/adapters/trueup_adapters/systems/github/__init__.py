@@ -74,6 +74,7 @@ class GitHubAdapter:
 
     system = "github"
     declarations = tuple(command.declaration for command in COMMANDS)
+    settings = frozenset({"base_url", "token", "read_token", "repositories", "rate_limit_pause_seconds"})
 
     def open(self, connection: Connection) -> GitHubTarget:
         """A target for one connection: base_url, token; read_token, repositories, rate_limit_pause_seconds if given."""

@@ -37,7 +37,15 @@ from trueup_adapters.systems.github.objects import (
 from trueup_adapters.systems.github.repository import Facts, GitHub, Ref, Stopped, pointed_at
 from trueup_adapters.systems.github.repository import message_of as words_of
 from trueup_adapters.systems.github.restore import repair
-from trueup_adapters.systems.github.schemas import BRANCH, PATH, REPOSITORY, SHA1, SHA256, payload_schema
+from trueup_adapters.systems.github.schemas import (
+    BRANCH,
+    PATH,
+    REPOSITORY,
+    REPOSITORY_OBJECT,
+    SHA1,
+    SHA256,
+    payload_schema,
+)
 from trueup_adapters.systems.http import Answer, TransportFailed
 from trueup_common.contracts.adapter import Call, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.canonical import sha256_hex
@@ -99,6 +107,7 @@ DECLARATION: Final = CommandDeclaration(
             "resource": {"type": "string"},
         },
     },
+    acts_on=REPOSITORY_OBJECT,
     identity=("/payload/repository", "/payload/branch", "/payload/path", "/payload/content", "/payload/authored_at"),
     findability=Findability.NATIVE_KEY,
     find_ladder=(Findability.NATIVE_KEY, Findability.MARKER),

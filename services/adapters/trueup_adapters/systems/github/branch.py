@@ -20,7 +20,7 @@ from trueup_adapters.systems.github.elements import (
     resource_of,
 )
 from trueup_adapters.systems.github.repository import GitHub, Stopped, message_of
-from trueup_adapters.systems.github.schemas import BRANCH, PATH, REPOSITORY, SHA1, payload_schema
+from trueup_adapters.systems.github.schemas import BRANCH, PATH, REPOSITORY, REPOSITORY_OBJECT, SHA1, payload_schema
 from trueup_adapters.systems.http import Answer, TransportFailed
 from trueup_common.contracts.adapter import Call, Outcome, confirmed, rejected
 from trueup_common.contracts.declaration import CommandDeclaration
@@ -52,6 +52,7 @@ DECLARATION: Final = CommandDeclaration(
             "deleted_sha": SHA1,
         },
     },
+    acts_on=REPOSITORY_OBJECT,
     findability=Findability.BUSINESS_KEY,
     find_ladder=(Findability.BUSINESS_KEY,),
     timeout_seconds=20.0,

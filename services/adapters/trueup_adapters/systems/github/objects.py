@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
+from trueup_common.contracts.shape import rfc3339
+
 DIRECTORY: Final = "040000"
 FILE: Final = "100644"
 TRAILER: Final = "Trueup-Operation"
@@ -87,7 +89,7 @@ class Person:
         trimmed = (name.strip(_CRUD), email.strip(_CRUD))
         if not all(trimmed):
             raise ValueError("the author has no name")
-        return cls(*trimmed, at.astimezone(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z"))
+        return cls(*trimmed, rfc3339(at.astimezone(UTC).replace(microsecond=0)))
 
     @property
     def line(self) -> str:

@@ -20,7 +20,15 @@ from trueup_adapters.systems.github.elements import (
     view,
 )
 from trueup_adapters.systems.github.repository import GitHub, Stopped, message_of, pointed_at
-from trueup_adapters.systems.github.schemas import BRANCH, PATH, REPOSITORY, SHA1, SHA256, payload_schema
+from trueup_adapters.systems.github.schemas import (
+    BRANCH,
+    PATH,
+    REPOSITORY,
+    REPOSITORY_OBJECT,
+    SHA1,
+    SHA256,
+    payload_schema,
+)
 from trueup_adapters.systems.http import Answer, TransportFailed
 from trueup_common.contracts.adapter import Call, Outcome, confirmed, rejected, unknown
 from trueup_common.contracts.declaration import CommandDeclaration, Drift, Repair
@@ -81,6 +89,7 @@ DECLARATION: Final = CommandDeclaration(
             "resource": {"type": "string"},
         },
     },
+    acts_on=REPOSITORY_OBJECT,
     findability=Findability.BUSINESS_KEY,
     find_ladder=(Findability.BUSINESS_KEY,),
     timeout_seconds=20.0,

@@ -11,6 +11,7 @@ REPOSITORY: Final = {
     "pattern": "^[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}$",
     "not": {"pattern": "/\\.{1,2}$|\\.git$"},
 }
+REPOSITORY_OBJECT: Final = "{/payload/repository}"
 BRANCH: Final = {
     "type": "string",
     "maxLength": 200,

@@ -13,16 +13,20 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from trueup_adapters.systems.http import Answer, TransportFailed
-from trueup_adapters.systems.wordpress.inspection import InspectPost
+from trueup_adapters.systems.wordpress.inspection import ON_POST, InspectPost
 from trueup_adapters.systems.wordpress.site import (
-    VALUES,
+    META,
+    Asked,
     Post,
     ReadFailed,
     Site,
+    asked_of,
     doubtful,
     exact_sha256,
+    fields_of,
     marked,
     marker,
+    meta_sha256,
     probe_posts,
     survey_posts,
     text_sha256,
@@ -77,6 +81,9 @@ _RECEIPT: Final = {
         "modified_gmt": {"type": "string"},
         "content_sha256": {"type": "string"},
         "content_text_sha256": {"type": "string"},
+        "fields": {"type": "object"},
+        "meta_names": {"type": "array", "items": {"type": "string"}},
+        "meta_sha256": {"type": "string"},
     },
 }
 
@@ -90,21 +97,26 @@ def _payload(required: Sequence[str], **properties: Any) -> dict[str, Any]:
     }
 
 
-def _establish(element: str, value: ValueFrom, repair: Repair | None = None) -> Establishes:
+def _establish(element: str, value: ValueFrom, repair: Repair | None = None, **params: ValueFrom) -> Establishes:
     return Establishes(
         element=element,
         resource=ValueFrom(pointer="/receipt/resource"),
         value=value,
         window_seconds=0.0,
-        probe=Probe(kind="wordpress.post", params={"post_id": ValueFrom(pointer="/receipt/post_id")}),
+        probe=Probe(kind="wordpress.post", params={"post_id": ValueFrom(pointer="/receipt/post_id"), **params}),
         repair=repair,
     )
 
 
 _EXISTS: Final = _establish("wordpress.post_id", ValueFrom(pointer="/receipt/post_id"))
 _CONTENT: Final = _establish("wordpress.content", ValueFrom(pointer="/receipt/content_text_sha256"))
-"""Neither has a repair: a post that is gone for good would come back under another id, and what an editor wrote is an
-editor's to judge."""
+_FIELDS: Final = _establish("wordpress.fields", ValueFrom(pointer="/receipt/fields"))
+"""Title and excerpt: whatever a command sent, its read-back has to show."""
+_META_SENT: Final = _establish(
+    META, ValueFrom(pointer="/receipt/meta_sha256"), meta_names=ValueFrom(pointer="/receipt/meta_names")
+)
+"""None of these has a repair: a post that is gone for good would come back under another id, and what an editor wrote
+is an editor's to judge."""
 
 
 def _status(value: str, repair: Repair | None = None) -> Establishes:
@@ -149,7 +161,7 @@ class Command(Protocol):
 
 
 def _result(post: Post, text: str, **more: Any) -> dict[str, Any]:
-    """The receipt. Digests are those of the content that was asked for, never of what the site made of it."""
+    """The receipt. Digests are those of what was asked for, never of what the site made of it."""
     return {
         "post_id": post.id,
         "resource": post.resource,
@@ -177,13 +189,25 @@ async def _read_back(site: Site, post_id: int) -> Post | None:
     return None
 
 
+def _created(post: Post, payload: MappingOf[str, Any]) -> dict[str, Any]:
+    """The receipt of a new post, with every field that was sent."""
+    meta = payload.get("meta") or {}
+    return _result(
+        post,
+        payload["content"],
+        fields=fields_of(payload["title"], payload.get("excerpt", "")),
+        meta_names=sorted(meta),
+        meta_sha256=meta_sha256(meta, meta),
+    )
+
+
 def _success(site: Site, post: Post, result: dict[str, Any], answer: Answer | None) -> Outcome:
     return confirmed(
         result,
         external_resource_id=str(post.id),
         external_version=post.modified_gmt,
         external_status=str(answer.status) if answer is not None else None,
-        observations=site.observe(post),
+        observations=site.observe(post, result.get("meta_names")),
     )
 
 
@@ -196,7 +220,7 @@ def _found(site: Site, post: Post, result: dict[str, Any], rung: Findability) ->
         result=result,
         external_resource_id=str(post.id),
         external_version=post.modified_gmt,
-        observations=site.observe(post),
+        observations=site.observe(post, result.get("meta_names")),
     )
 
 
@@ -232,13 +256,14 @@ class CreateDraft:
             meta=_META,
         ),
         receipt_schema=_RECEIPT,
+        acts_on="post",
         identity=("/target/resource", "/payload/slug"),
         findability=Findability.MARKER,
         **_TIMES,
         find_ladder=(Findability.MARKER, Findability.BUSINESS_KEY),
         expected_version="none",
-        success_condition="the post is read back under its own slug with this operation's marker",
-        establishes=(_EXISTS, _status("draft", _DRAFT_AGAIN), _CONTENT),
+        success_condition="the post is read back under its own slug with this operation's marker; fields are elements",
+        establishes=(_EXISTS, _status("draft", _DRAFT_AGAIN), _CONTENT, _FIELDS, _META_SENT),
         compensation=Mapping(
             command_type="wordpress.trash_post",
             payload={"post_id": ValueFrom(pointer="/receipt/post_id"), "only_status": ValueFrom(const="draft")},
@@ -288,7 +313,7 @@ class CreateDraft:
             return unknown("read_back_failed", f"post {post.id} was created but cannot be read")
         if call.operation.command_id not in seen.operations or seen.slug != call.operation.payload["slug"]:
             return unknown("verification_failed", f"post {post.id} reads back as another one")
-        return _success(site, seen, _result(seen, call.operation.payload["content"]), answer)
+        return _success(site, seen, _created(seen, call.operation.payload), answer)
 
     async def _withdraw_twin(self, site: Site, call: Call, twin: Post) -> Outcome:
         """Somebody else took the slug first. Clean up what this attempt created, and nothing else."""
@@ -327,7 +352,7 @@ class CreateDraft:
             post = next(iter(live.values()))
             if post.slug not in (slug, f"{slug}__trashed"):
                 return _undecided(FindVerdict.AMBIGUOUS, "slug_differs", candidates=1, proof=True)
-            return _found(site, post, _result(post, operation.payload["content"]), Findability.MARKER)
+            return _found(site, post, _created(post, operation.payload), Findability.MARKER)
         denied = await site.prove_access()
         if denied:
             return _undecided(FindVerdict.UNKNOWN, denied)
@@ -453,11 +478,13 @@ class UpdatePost(_OnPost):
             "anyOf": [{"required": ["title"]}, {"required": ["content"]}],
         },
         receipt_schema=_RECEIPT,
+        acts_on=ON_POST,
+        exclusive=True,
         findability=Findability.MARKER,
         **_TIMES,
         find_ladder=(Findability.MARKER,),
-        success_condition="the post is read back with this operation's marker",
-        establishes=(_CONTENT,),
+        success_condition="the post is read back with this operation's marker; its fields are elements",
+        establishes=(_CONTENT, _FIELDS),
         compensation=Mapping(
             command_type="wordpress.update_post",
             payload={
@@ -483,7 +510,11 @@ class UpdatePost(_OnPost):
 
     async def remember(self, post: Post, call: Call) -> Call:
         """What the compensation restores goes into the ledger first: after a crash nobody else knows it."""
-        previous = {"previous_title": post.title, "previous_content": post.text}
+        previous = {
+            "previous_title": post.title,
+            "previous_content": post.text,
+            "fields": fields_of(call.operation.payload.get("title", post.title), post.excerpt),
+        }
         await call.progress(previous)
         return replace(call, cursor=previous)
 
@@ -496,8 +527,10 @@ class UpdatePost(_OnPost):
         return await site.change("POST", f"/posts/{post.id}", document, call)
 
     def result(self, post: Post, call: Call) -> dict[str, Any]:
-        """The receipt, with what was there before."""
-        return _result(post, call.operation.payload.get("content", post.text), **(call.cursor or {}))
+        """The receipt, with what was there before: what the command left alone has to be as it was."""
+        payload = call.operation.payload
+        fields = fields_of(payload.get("title", post.title), post.excerpt)
+        return _result(post, payload.get("content", post.text), **{"fields": fields, **(call.cursor or {})})
 
 
 class PublishPost(_OnPost):
@@ -526,6 +559,8 @@ class PublishPost(_OnPost):
                 "post_version": {"type": "string"},
             },
         },
+        acts_on=ON_POST,
+        exclusive=True,
         findability=Findability.MARKER,
         **_TIMES,
         find_ladder=(Findability.MARKER,),
@@ -609,6 +644,8 @@ class RestoreDraft(_OnPost):
             ("post_id", "slug"), post_id=_POST_ID, slug=_SLUG_AS_IT_IS, expected_modified_gmt=_MODIFIED
         ),
         receipt_schema=_RECEIPT,
+        acts_on=ON_POST,
+        exclusive=True,
         findability=Findability.BUSINESS_KEY,
         **_TIMES,
         find_ladder=(Findability.BUSINESS_KEY,),
@@ -655,6 +692,8 @@ class WithdrawPost(_OnPost):
         effect_class=EffectClass.RETRYABLE,
         payload_schema=_payload(("post_id",), post_id=_POST_ID),
         receipt_schema=_RECEIPT,
+        acts_on=ON_POST,
+        exclusive=True,
         findability=Findability.MARKER,
         **_TIMES,
         find_ladder=(Findability.MARKER,),
@@ -688,6 +727,8 @@ class TrashPost(_OnPost):
             only_status={"type": "string", "enum": ["draft", "pending", "private", "publish", "future"]},
         ),
         receipt_schema=_RECEIPT,
+        acts_on=ON_POST,
+        exclusive=True,
         findability=Findability.BUSINESS_KEY,
         **_TIMES,
         find_ladder=(Findability.BUSINESS_KEY,),
@@ -743,15 +784,15 @@ class WordPressTarget(Site):
 
     async def probe(self, elements: Sequence[ProbeElement]) -> Sequence[Observation]:
         """Elements of posts, one read per post."""
-        wanted: dict[int, list[str]] = {}
-        for item in elements:
-            post_id = item.params.get("post_id")
-            if item.element in VALUES and isinstance(post_id, int):
-                wanted.setdefault(post_id, []).append(item.element)
+        asked = [asked_of(item.element, item.params) for item in elements]
+        wanted: dict[int, list[Asked]] = {}
+        for known in asked:
+            if known is not None:
+                wanted.setdefault(known[0], []).append(known[1])
         found = await probe_posts(self, wanted)
         return [
-            found.get((item.params.get("post_id"), item.element)) or doubtful(item.element, "element_unknown")  # type: ignore[arg-type]
-            for item in elements
+            found[known] if known is not None else doubtful(item.element, "element_unknown")
+            for item, known in zip(elements, asked, strict=True)
         ]
 
     async def survey(self, cursor: str | None, params: MappingOf[str, Any]) -> Page:
@@ -764,6 +805,7 @@ class WordPressAdapter:
 
     system = SYSTEM
     declarations = tuple(command.declaration for command in COMMANDS)
+    settings = frozenset({"base_url", "username", "password", "read_username", "read_password"})
 
     def open(self, connection: Connection) -> WordPressTarget:
         """A target for one connection: base_url, username, password, and optionally read_username, read_password."""

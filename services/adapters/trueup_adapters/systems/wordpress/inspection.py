@@ -77,6 +77,9 @@ _FIELDS: Final[dict[str, Any]] = {
     "checked_at": _TEXT,
 }
 
+ON_POST: Final = "post/{/payload/post_id}"
+"""The object of every command type on an existing post."""
+
 
 class InspectPost:
     """`wordpress.inspect_post`: a recorded look, repeated freely until it gives an answer."""
@@ -103,6 +106,7 @@ class InspectPost:
             "required": [name for name in _FIELDS if name != "content_matches"],
             "properties": _FIELDS,
         },
+        acts_on=ON_POST,
         # Evidence of a read is its receipt alone. The ladder names what is asked for proof of access.
         findability=Findability.BUSINESS_KEY,
         find_ladder=(Findability.BUSINESS_KEY,),

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from trueup_adapters.core.classify import http_date, unsent
 from trueup_adapters.systems.http import Answer, HttpTarget, TransportFailed
 from trueup_common.contracts.adapter import Connection, EndsWith, rejected
-from trueup_common.contracts.canonical import sha256_hex
+from trueup_common.contracts.canonical import digest, sha256_hex
 from trueup_common.contracts.compare import NORMALISERS
 from trueup_common.contracts.observation import Observation
 from trueup_common.contracts.states import ErrorClass, ProbeVerdict
@@ -35,6 +35,16 @@ _MARKER: Final = re.compile(r"<!-- trueup:([A-Za-z0-9_-]+)(?: withdrawn)? -->")
 def text_sha256(text: str) -> str:
     """A digest that harmless rewriting by the site (entities, paragraphs, spaces) does not change."""
     return sha256_hex(str(NORMALISERS["html_text"](text)).encode("utf-8", "surrogatepass"))
+
+
+def fields_of(title: str, excerpt: str) -> dict[str, str]:
+    """Title and excerpt as one value that harmless rewriting by the site does not change."""
+    return {"title": str(NORMALISERS["html_text"](title)), "excerpt_sha256": text_sha256(excerpt)}
+
+
+def meta_sha256(meta: Mapping[str, Any], names: Iterable[str]) -> str:
+    """A digest of the named meta; what is not there counts as null."""
+    return digest({name: meta.get(name) for name in names})
 
 
 def exact_sha256(text: str) -> str:
@@ -196,9 +206,12 @@ class Site(HttpTarget):
             registered = {}
         return sorted(name for name, value in meta.items() if not _fits(value, registered.get(name)))
 
-    def observe(self, post: Post) -> tuple[Observation, ...]:
-        """What one authoritative read of a post says about its elements."""
-        return tuple(_observation(element, value_of(post, element), post) for element in VALUES)
+    def observe(self, post: Post, meta_names: Sequence[str] | None = None) -> tuple[Observation, ...]:
+        """What one authoritative read of a post says about its elements; of its meta only where names are given."""
+        seen = tuple(_observation(element, value_of(post, element), post) for element in VALUES)
+        if meta_names is None:
+            return seen
+        return (*seen, _observation(META, meta_sha256(post.meta, meta_names), post))
 
 
 async def survey_posts(site: Site, cursor: str | None) -> Page:
@@ -222,14 +235,17 @@ async def survey_posts(site: Site, cursor: str | None) -> Page:
 
 
 def value_of(post: Post, element: str) -> Any:
-    """The value of one element. KeyError for an element that posts do not have."""
+    """The value of one element that every post has. KeyError for another one."""
     return VALUES[element](post)
 
 
+META: Final = "wordpress.meta"
+"""The element of the meta that a command sent: whose names they are, only its receipt knows."""
 VALUES: Final[dict[str, Callable[[Post], Any]]] = {
     "wordpress.post_id": lambda post: post.id,
     "wordpress.status": lambda post: post.status,
     "wordpress.content": lambda post: text_sha256(post.text),
+    "wordpress.fields": lambda post: fields_of(post.title, post.excerpt),
 }
 """Elements of a post and how a read shows them."""
 
@@ -260,21 +276,37 @@ def doubtful(element: str, reason: str) -> Observation:
     )
 
 
-async def probe_posts(site: Site, wanted: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], Observation]:
+Asked = tuple[str, tuple[str, ...]]
+"""An element, and of the meta the names."""
+
+
+def asked_of(element: str, params: Mapping[str, Any]) -> tuple[int, Asked] | None:
+    """The post and the element that a probe asks for; None where there is no such."""
+    post_id, names = params.get("post_id"), params.get("meta_names")
+    if not isinstance(post_id, int) or element not in (*VALUES, META):
+        return None
+    if element != META:
+        return post_id, (element, ())
+    return (post_id, (META, tuple(map(str, names)))) if isinstance(names, list | tuple) else None
+
+
+async def probe_posts(site: Site, wanted: Mapping[int, Sequence[Asked]]) -> dict[tuple[int, Asked], Observation]:
     """Elements by post, one read per post."""
-    found: dict[tuple[int, str], Observation] = {}
-    for post_id, elements in wanted.items():
+    found: dict[tuple[int, Asked], Observation] = {}
+    for post_id, asked in wanted.items():
         try:
             post = await site.post(post_id, reader=True)
             denied = await site.prove_access() if post is None else None
         except ReadFailed as failure:
-            found.update({(post_id, element): doubtful(element, failure.reason) for element in elements})
+            found.update({(post_id, item): doubtful(item[0], failure.reason) for item in asked})
             continue
-        for element in elements:
+        for item in asked:
+            element, names = item
             if post is not None:
-                found[post_id, element] = _observation(element, value_of(post, element), post)
+                value = meta_sha256(post.meta, names) if element == META else value_of(post, element)
+                found[post_id, item] = _observation(element, value, post)
             else:
-                found[post_id, element] = doubtful(element, denied) if denied else missing(element)
+                found[post_id, item] = doubtful(element, denied) if denied else missing(element)
     return found
 
 

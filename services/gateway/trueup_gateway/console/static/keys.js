@@ -31,13 +31,19 @@ function writes(target) {
 }
 
 function move(page, step, event) {
-  const links = [...page.querySelectorAll("[data-row] .row-what > a")];
+  const links = [...page.querySelectorAll("[data-row] .row-what > a, [data-fold] > [data-stop]")].filter(isOpen);
   if (!links.length) return;
   event.preventDefault();
   const place = links.indexOf(page.activeElement);
   const next = place < 0 ? (step > 0 ? 0 : links.length - 1) : Math.min(Math.max(place + step, 0), links.length - 1);
   links[next].focus();
   links[next].scrollIntoView({ block: "nearest" });
+}
+
+// What lies in a fold that is closed is passed over; Enter on the fold opens it.
+function isOpen(stop) {
+  const around = stop.matches("[data-stop]") ? stop.parentElement.parentElement : stop;
+  return around.closest("details:not([open])") === null;
 }
 
 function act(page, event) {

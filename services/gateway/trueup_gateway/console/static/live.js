@@ -43,6 +43,7 @@ export function followPage(page) {
     });
     source.addEventListener("end", () => {
       moved();
+      setTimeout(() => readAgain(page), LOOK_MS); // what hangs on a case ends a moment later
       source.close();
       if (mark) mark.hidden = true;
     });
@@ -107,12 +108,22 @@ function meaning(region) {
 }
 
 function takeOver(region, other) {
-  const open = [...region.querySelectorAll("details")].map((part) => part.open);
-  const active = region.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const open = [...region.querySelectorAll("details:not([data-fold])")].map((part) => part.open);
+  const unfolded = new Set([...region.querySelectorAll("details[data-fold][open]")].map((part) => part.dataset.fold));
+  const active = region.contains(document.activeElement) ? placeOf(document.activeElement) : null;
   region.replaceChildren(...other.childNodes);
-  const parts = [...region.querySelectorAll("details")];
+  const folds = [...region.querySelectorAll("details[data-fold]")];
+  for (const fold of folds) fold.open = unfolded.has(fold.dataset.fold);
+  const parts = [...region.querySelectorAll("details:not([data-fold])")];
   if (parts.length === open.length) parts.forEach((part, place) => { part.open = part.open || open[place]; });
-  if (active) region.querySelector(`a[href="${CSS.escape(active)}"]`)?.focus();
+  if (active) region.querySelector(active)?.focus();
   region.classList.remove("fresh");
   requestAnimationFrame(() => region.classList.add("fresh"));
+}
+
+// Where the focus is, so that it can be put back into what was read anew.
+function placeOf(held) {
+  if (held.getAttribute("href")) return `a[href="${CSS.escape(held.getAttribute("href"))}"]`;
+  if (held.matches("[data-fold] > summary")) return `[data-fold="${CSS.escape(held.parentElement.dataset.fold)}"] > summary`;
+  return null;
 }
