@@ -40,7 +40,7 @@ COMMANDS: Final = (
     Share(8, "outage"),
 )
 WORKFLOWS: Final = (
-    Share(44),
+    Share(36),
     Share(24, "undo"),
     Share(16, "impatient"),
     Share(24, "forward"),

@@ -165,7 +165,7 @@ def test_authority_for_one_post_touches_no_other(plane: Plane) -> None:
     drafting = plane.capability("wordpress.create_draft", "*")
     twin = {"title": "Twin", "content": "<p>Twin.</p>", "slug": "object-a"}
     refused = plane.submit(drafting, "reach:twin", "wordpress.create_draft", "post/other", twin)
-    assert (refused.status, refused.body["check"]) == (403, "resource"), refused
+    assert (refused.status, refused.body["type"]) == (409, "/problems/identity-in-use"), refused
     assert [plane.posts(slug) for slug in ("object-a", "object-b")] == before
     payload = {
         "post_id": own["post_id"],
