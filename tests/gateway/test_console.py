@@ -416,6 +416,7 @@ def test_the_language_is_the_chosen_one_or_the_best_accepted(
 
 
 def test_an_end_is_told_by_what_it_came_to() -> None:
+    assert (words_of("en").span(7620), words_of("en").span(7620, short=True)) == ("2 h 7 min", "2 h")
     assert words_of("en").resolution("operation_success") == "its operation stands at “succeeded”"
     assert words_of("en").resolution("case_compensated") == "its case stands at “taken back”"
     assert words_of("en").resolution("superseded") == "superseded"

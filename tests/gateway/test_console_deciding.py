@@ -177,6 +177,7 @@ async def test_an_intent_that_is_bound_to_no_content_says_so(gateway: EdgeUnderT
     await person.log_in("approver", scopes="*")
     page = await person.see(f"/approvals/{decision['approval_id']}")
     assert "Not bound to a content: approving this lets one effect of this kind happen on post/*" in page
+    assert "one effect of this intent" in page and "exactly this content" not in page
 
 
 async def test_resume_names_the_other_versions_and_tells_what_does_not_fit(

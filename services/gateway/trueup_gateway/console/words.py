@@ -40,14 +40,17 @@ class Words:
                 return self(f"resolution.{prefix[:-1]}", state=self.term(group, name.removeprefix(prefix).upper()))
         return self.term("resolution", name)
 
-    def span(self, seconds: float) -> str:
-        """A duration in its largest fitting unit; of few hours or days also what is over: `1 h 59 min` is not `1 h`."""
+    def span(self, seconds: float, *, short: bool = False) -> str:
+        """A duration in its largest fitting unit; of few hours or days also what is over: `1 h 59 min` is not `1 h`.
+
+        Where there is room for one unit only, `short` leaves that out.
+        """
         whole = int(abs(seconds))
         place = next((place for place, (size, _) in enumerate(_UNITS) if whole >= size), len(_UNITS) - 1)
         size, unit = _UNITS[place]
         count, rest = whole // size, whole % size
         text = self(f"span.{unit}", count=count)
-        if unit not in _TWOFOLD or count >= FEW:
+        if short or unit not in _TWOFOLD or count >= FEW:
             return text
         smaller, name = _UNITS[place + 1]
         return f"{text} {self(f'span.{name}', count=rest // smaller)}" if rest >= smaller else text
