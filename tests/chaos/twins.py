@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from tests.chaos.fault import Fault, Scene
+from tests.chaos.field import Field
 from tests.chaos.processes import come
 from trueup_common.contracts.topology import SERVICES
 
@@ -29,13 +30,21 @@ def stop_in_last_write(scene: Scene) -> None:
     stopped = next(name for name in ADAPTERS if field.is_stopped(name))
     for name in ADAPTERS:
         field.move_on(name)
+    _go_on(field, *(name for name in ADAPTERS if name != stopped))
     sent = "SELECT command_id FROM adapters.effect WHERE status = 'SENT' AND command_type = 'wordpress.create_draft'"
     commands = [row["command_id"] for row in field.sql(sent)]
     over = "SELECT 1 FROM orchestrator.operation WHERE command_id = ANY($1) AND state <> 'SUCCESS'"
     try:
         field.until(lambda: not field.sql(over, commands), "another replica finished the stopped attempt", LATE_SECONDS)
     finally:
-        field.signal(stopped, signal.SIGCONT)
+        _go_on(field, *ADAPTERS)
+
+
+def _go_on(field: Field, *names: str) -> None:
+    """Several may have come to a point before the others were told to move on: none stands still for ever."""
+    for name in names:
+        if field.is_stopped(name):
+            field.signal(name, signal.SIGCONT)
 
 
 def stop_long(service: str, point: str, scene: Scene) -> None:
