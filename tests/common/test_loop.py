@@ -230,10 +230,11 @@ async def test_a_decision_that_takes_the_processor_for_itself_is_isolated_and_ke
     monkeypatch.setattr(host, "process_time", lambda: handler.spent_seconds)
     loop = make_loop(database, handler)
     batch = [ListDelivery(event(f"m{number}")) for number in range(3)]
-    await loop.process(batch)
-    assert [delivery.fate for delivery in batch] == ["ack", "nak", "ack"]
-    for _ in range(FAILURES_MAX - 1):
-        await loop.process([batch[1]])
+    async with asyncio.timeout(PATIENCE_SECONDS):  # a loop that calls it busy would never end
+        await loop.process(batch)
+        assert [delivery.fate for delivery in batch] == ["ack", "nak", "ack"]
+        for _ in range(FAILURES_MAX - 1):
+            await loop.process([batch[1]])
     assert batch[1].fate == "term"
     (reason,) = await rows(database, "SELECT reason FROM quarantine WHERE message_id = 'm1'")
     assert "20 s of the processor" in str(reason)

@@ -59,11 +59,6 @@ def done(plane: Plane, command_type: str, resource: str, payload: dict[str, Any]
     return plane.journal(answer.body["command_id"])
 
 
-def tamper(plane: Plane, system: str, name: str, change: dict[str, Any]) -> None:
-    """An outsider changes the world."""
-    plane.tamper(system, name, change)
-
-
 def to_next_visit(plane: Plane, workflow_id: str) -> None:
     """Business time to when the reconciler looks at the case's elements again, once it has told when that is."""
 
@@ -115,7 +110,7 @@ def test_a_removed_check_is_found_registered_again_and_closed_by_nobody(plane: P
     """Requirements: G7, Q5, Q7, Q8, R3, R8, O6"""
     payload = {"name": "home", "url": "https://blog.example/", "expect": {"status": 200}, "interval_seconds": 60}
     row = done(plane, REGISTER, "check/home", payload)
-    tamper(plane, "monitoring", "acme/home", {"delete": True})
+    plane.tamper("monitoring", "acme/home", {"delete": True})
     command = governed(plane, repaired(plane, row), row)
     assert [item["object"] for item in plane.effects("monitoring.check", "create")] == [
         f"acme/{row['receipt']['check_id']}",
@@ -128,7 +123,7 @@ def test_a_stale_page_is_found_purged_and_seen_to_be_fresh_by_nobody(plane: Plan
     url = f"{plane.systems['wordpress']}/acme/category/fresh/"
     row = done(plane, PURGE, "zone", {"zone_id": ZONES["acme"], "urls": [url]})
     purges = len(plane.effects("cloudflare.purge"))
-    tamper(plane, "cloudflare", url, {"body": "<p>yesterday</p>", "age_seconds": 60})
+    plane.tamper("cloudflare", url, {"body": "<p>yesterday</p>", "age_seconds": 60})
     governed(plane, repaired(plane, row), row)
     assert len(plane.effects("cloudflare.purge")) == purges + 1
 
@@ -143,7 +138,7 @@ def test_a_trashed_post_is_published_again_only_after_a_person_approved_exactly_
     plane.closed(workflow_id)
     publish = next(step for step in plane.case(workflow_id)["steps"] if step["id"] == "publish")
     post_id = plane.get(f"/v1/commands/{publish['command_id']}", operator(plane)).body["receipt"]["post_id"]
-    tamper(plane, "wordpress", f"acme/{post_id}", {"status": "trash", "slug": "article-0077__trashed"})
+    plane.tamper("wordpress", f"acme/{post_id}", {"status": "trash", "slug": "article-0077__trashed"})
     to_next_visit(plane, workflow_id)
     repair = eventually(
         lambda: next(iter(items(plane, "/v1/repairs?status=WAITING_APPROVAL")), None), "an approval is asked for"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.system.plane import Plane, eventually, http
-from tests.system.test_repairs import REGISTER, done, exceptions, items, mended, one, tamper, to_next_visit
+from tests.system.test_repairs import REGISTER, done, exceptions, items, mended, one, to_next_visit
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_two_owners_that_fight_over_a_check_are_a_persons_after_few_writes(plane
     made = len(plane.effects("monitoring.check", "create"))
 
     def remove() -> None:
-        tamper(plane, "monitoring", "acme/fought", {"delete": True})
+        plane.tamper("monitoring", "acme/fought", {"delete": True})
 
     over = until_given_up(plane, row, remove)
     assert (over["envelope"]["failure_code"], over["envelope"]["route"]) == ("owners_fight", "ESCALATED")
@@ -97,7 +97,7 @@ def test_a_target_that_makes_something_else_of_each_repair_is_given_up_after_few
     def trash_once() -> None:
         if not spoilt:
             spoilt.append(True)
-            tamper(plane, "wordpress", f"acme/{post_id}", {"status": "trash", "slug": "rewritten__trashed"})
+            plane.tamper("wordpress", f"acme/{post_id}", {"status": "trash", "slug": "rewritten__trashed"})
 
     over = until_given_up(plane, row, trash_once)
     http("DELETE", f"{plane.sandbox_url}/_faults")
@@ -124,7 +124,7 @@ def test_a_planner_that_dies_at_a_bad_moment_repairs_once(plane: Plane, moment: 
     made = len(plane.effects("monitoring.check", "create"))
     restarts = plane.process("repair-planner").restarts
     plane.arm("repair-planner", moment)
-    tamper(plane, "monitoring", f"acme/{name}", {"delete": True})
+    plane.tamper("monitoring", f"acme/{name}", {"delete": True})
     to_next_visit(plane, row["workflow_id"])
     eventually(lambda: plane.process("repair-planner").restarts > restarts or None, f"it died at {moment}")
     eventually(lambda: plane.ready() or None, "it is back")
