@@ -12,7 +12,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-undo demo-forward demo-drift up down test check bench recheck sim mutants chaos test-real test-browser docs clean
+.PHONY: help demo demo-undo demo-forward demo-drift up down test check bench recheck sim mutants chaos test-real test-browser pictures docs clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ test-real: .venv/.installed-real ## the adapters and the sandbox held to the rea
 
 test-browser: .venv/.installed-browser ## the console in a real Chromium, which it finds or installs (3 minutes); pictures in build/pictures
 	@$(BIN)/python -m pytest tests/browser $(ARGS)
+
+pictures: .venv/.installed-browser ## take the pictures of docs/pictures, of a real plane with some work on it (1 minute)
+	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 docs: $(STAMP) ## write the diagrams and tables that are generated from code
 	@$(BIN)/python docs/generate.py $(ARGS)

@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.areas import area_report
 from bench.crash_window import crash_windows
 from bench.flatness import flatness
 from bench.measure import WARM_UP_UNITS, Beside, Measurement, Size, measure
-from bench.peers.engines import Dbos, Engine, PeerUnits, Restate, Temporal
+from bench.peers.engines import Bare, Dbos, Engine, PeerUnits, Restate, Temporal
 from bench.peers.install import RECIPES, Skipped, install
-from bench.report import profile_report, report
+from bench.report import BARE, profile_report, report
 from bench.stacks import Floor, SagaPlane, Stack, Stub, TrueupPlane, UndoneSagaPlane
 from trueup_devkit.evidence import write_page
 
-ENGINES: dict[str, Callable[[str], Engine]] = {"dbos": Dbos, "temporal": Temporal, "restate": Restate}
+PEERS: dict[str, Callable[[str], Engine]] = {"dbos": Dbos, "temporal": Temporal, "restate": Restate}
+ENGINES = {BARE: Bare, **PEERS}
 KINDS = ("", "_saga", "_saga_undone")
 FIXED_SECONDS = {
     "floor": 28.0,
@@ -28,6 +30,9 @@ FIXED_SECONDS = {
     "trueup_readback": 50.0,
     "trueup_saga": 45.0,
     "trueup_saga_undone": 25.0,
+    "bare": 25.0,
+    "bare_saga": 20.0,
+    "bare_saga_undone": 20.0,
     "dbos": 40.0,
     "dbos_saga": 25.0,
     "dbos_saga_undone": 25.0,
@@ -41,8 +46,8 @@ FIXED_SECONDS = {
 """What a stack takes on a busy machine apart from saturation: start, warm-up, idle, quiet arrivals, stop."""
 SATURATION_SECONDS_MIN = 3.0
 STACKS = tuple(FIXED_SECONDS)
-PEER_STACKS = tuple(f"{peer}{kind}" for peer in ENGINES for kind in KINDS)
-RUN_SECONDS_MAX = 260.0
+PEER_STACKS = tuple(f"{peer}{kind}" for peer in PEERS for kind in KINDS)
+RUN_SECONDS_MAX = 330.0
 PEER_SECONDS_MAX = 380.0
 SAGA_SHARE = 5
 """A saga has five steps: a fifth of the units takes as long."""
@@ -60,7 +65,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="longest saturation phase (default 15)")
     parser.add_argument("--quiet-units", type=int, default=160, help="units at 20 per second (default 160)")
     parser.add_argument("--only", default=",".join(STACKS), help=f"some of {','.join(STACKS)}; `peers` for all theirs")
-    parser.add_argument("--without-peers", action="store_true", help="only the floor and Trueup")
+    parser.add_argument("--without-peers", action="store_true", help="only the floor, Trueup and bare hops")
     parser.add_argument("--profile", choices=("samples", "calls"), default="", help="profile the services as well")
     parser.add_argument("--crash-window", action="store_true", help="instead: SIGKILL between sending and recording")
     parser.add_argument(
@@ -136,7 +141,7 @@ class _Run:
 
 
 def _measure_all(options: argparse.Namespace, stub: Stub) -> list[Measurement]:
-    missing = _install({name for name in ENGINES if any(stack.startswith(name) for stack in options.only)})
+    missing = _install({name for name in PEERS if any(stack.startswith(name) for stack in options.only)})
     run, beside = _Run(options, stub), Beside()
     limit = RUN_SECONDS_MAX + (PEER_SECONDS_MAX if set(options.only) & set(PEER_STACKS) - set(missing) else 0.0)
     ends_at = time.monotonic() + limit
@@ -187,7 +192,14 @@ Every stack is started on fresh storage of its own and does the same units again
 idempotency key that is answered with the terminal state after one HTTP effect; a saga of five such effects; the same
 saga with its fifth effect refused, so that four are undone. CPU is that of all processes of a stack, without the client
 and the stub. The floor, FastAPI and one committed INSERT per request, is measured again right before each stack, and
-ratios are to that measurement. How each peer is deployed and what was tuned stands in `bench/peers/`.
+ratios are to that measurement. How each peer is deployed and what was tuned stands in `bench/peers/`. `bare` is no peer
+but a yardstick: the hops of a unit through three services, their stores and the broker, and nothing done on the way
+(`bench/bare.py`).
+"""
+PROFILE_INTRO = """
+Where the CPU of a unit goes while 64 are in flight: samples by CPU time in every service, own time of each function,
+put together by what the code is for. The profiler itself costs something, so the tables below it are not those of the
+benchmark; PostgreSQL and NATS stand in them by process.
 """
 CRASH_INTRO = """
 The stub applies an effect and holds its answer back; meanwhile everything of the stack that causes effects is ended
@@ -215,9 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             title, intro, (lines, figures, failed) = "Cost and history", HISTORY_INTRO, flatness(stub, options.history)
         else:
             measured = _measure_all(options, stub)
+            title, intro, lines = "Benchmark", INTRO, report(measured)
             if options.profile:
                 print(profile_report(measured))
-            title, intro, lines = "Benchmark", INTRO, report(measured)
+                title, intro, lines = "Profile", PROFILE_INTRO, [*area_report(measured), *lines]
             figures = {seen.name: seen.figures() for seen in measured if not seen.skipped}
             failed = any(seen.problems for seen in measured if seen.name not in PEER_STACKS)
     finally:

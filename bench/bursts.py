@@ -1,7 +1,7 @@
 """`python -m bench.bursts`: much falls due at once, and a probe tells whether anything else waits for it.
 
 A hundred thousand cases whose waits end within one minute, twenty thousand callbacks within one minute, two thousand
-requests at the same moment, a hundred thousand messages in a stream: one after the other, on one plane, while single
+requests at the same moment, fifty thousand messages in a stream: one after the other, on one plane, while single
 commands keep coming. Cases are copies of one that was really started; the clock of business is moved to their minute.
 
 Requirements: B4, B5
@@ -38,7 +38,8 @@ from trueup_common.contracts.ids import new_id
 from trueup_common.contracts.topology import SERVICES, event_subject
 from trueup_common.runtime.bus import connect_admin
 from trueup_common.runtime.clock import real_now
-from trueup_common.runtime.service import schema_of
+from trueup_common.runtime.db import SPARE_SECONDS
+from trueup_common.runtime.service import HOUSE_SECONDS, schema_of
 from trueup_devkit.evidence import write_page
 from trueup_devkit.gateway_client import GatewayClient
 from trueup_devkit.plan import read_ports
@@ -48,9 +49,11 @@ SHIFT = "bench-shift"
 TIMERS = 100_000
 SIGNALS = 20_000
 FLOOD = 2000
-BACKLOG = 100_000
+BACKLOG = 50_000
 BURST_SECONDS = 60.0
 QUIET_SECONDS = 20.0
+REST_SECONDS = 2 * HOUSE_SECONDS + SPARE_SECONDS
+"""After so long at rest, what only the bursts needed is given back."""
 DRAIN_SECONDS_MAX = 900.0
 LOOK_SECONDS = 1.0
 WEIGH_SECONDS = 4.0
@@ -68,7 +71,7 @@ within one minute, requests that are all sent at the same moment, and messages t
 probe sends single commands, 5 per second, and waits for the end of each: what it waits beside a burst, next to what it
 waits before and after, is what the burst delays. Cases are copies of one that was really started, in every table of
 every service. A burst is over when the last case of it has ended; views trail behind. CPU is that of all processes of
-the plane, memory the largest sum of proportional set sizes that was seen in the phase.
+the plane, memory the largest sum of proportional set sizes that was seen in the phase; `left` is the sum at its end.
 """
 
 
@@ -82,6 +85,7 @@ class Phase:
     shown_seconds: float | None = None
     cpu_seconds: float = 0.0
     pss_mb: dict[str, float] = field(default_factory=dict)
+    left_mb: float = 0.0
     said: str = ""
 
     @property
@@ -129,11 +133,13 @@ class Scale:
         self._plane = plane
         self._stop = threading.Event()
         self.heaviest: dict[str, float] = {}
+        self.last_mb = 0.0
 
     def weigh(self) -> None:
         """Once."""
         sizes = pss_mb(self._plane.roots()) or {}
-        if sum(sizes.values()) > sum(self.heaviest.values()):
+        self.last_mb = sum(sizes.values())
+        if self.last_mb > sum(self.heaviest.values()):
             self.heaviest = sizes
 
     def _run(self) -> None:
@@ -175,16 +181,16 @@ class Run:
             yield phase
         phase.seconds = time.monotonic() - began
         phase.cpu_seconds = sum(cpu_seconds(self.plane.roots()).values()) - used
-        phase.pss_mb = scale.heaviest
+        phase.pss_mb, phase.left_mb = scale.heaviest, scale.last_mb
         self.phases.append(phase)
         heard = self.probe.phases.get(name)
         p50 = f", probe p50 {heard.at(0.5) or 0:.0f} ms of {len(heard.latencies)}" if heard else ""
-        self.say(f"{name}: {phase.seconds:.0f} s, {phase.whole_mb:.0f} MiB{p50} {phase.said}")
+        self.say(f"{name}: {phase.seconds:.0f} s, {phase.whole_mb:.0f} MiB, {phase.left_mb:.0f} left{p50} {phase.said}")
 
-    async def quiet(self, name: str) -> None:
+    async def quiet(self, name: str, seconds: float = QUIET_SECONDS) -> None:
         """Nothing but the probe."""
         async with self.phase(name):
-            await asyncio.sleep(QUIET_SECONDS)
+            await asyncio.sleep(seconds)
 
     async def drained(self, phase: Phase, left: Callable[[], Any]) -> None:
         """Until nothing is left, then until the views have it as well."""
@@ -383,7 +389,7 @@ async def bursts(plane: ShiftPlane, stub: Stub, options: argparse.Namespace, say
             await flood(run, options.flood)
         if options.backlog:
             await backlog(run, options.backlog)
-        await run.quiet("at the end")
+        await run.quiet("at the end", REST_SECONDS)
         stop.set()
         await probing
         exceptions = await connection.fetchval("SELECT count(*) FROM repair_planner.exception")
@@ -397,17 +403,17 @@ async def bursts(plane: ShiftPlane, stub: Stub, options: argparse.Namespace, say
 def table(run: Run) -> list[str]:
     """As Markdown."""
     lines = [
-        "| phase | probes | p50 ms | p99 ms | failed | drained after s | shown after s | CPU s | MiB |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| phase | s | probes | p50 ms | p99 ms | failed | drained after s | shown after s | CPU s | MiB | left |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for phase in run.phases:
         heard = run.probe.phases.get(phase.name)
         told = [f"{heard.at(share) or 0:.1f}" for share in (0.5, 0.99)] if heard else ["-", "-"]
         ends = [f"{value:.0f}" if value is not None else "-" for value in (phase.drained_seconds, phase.shown_seconds)]
         lines.append(
-            f"| {phase.name} | {len(heard.latencies) if heard else 0} | {told[0]} | {told[1]} "
+            f"| {phase.name} | {phase.seconds:.0f} | {len(heard.latencies) if heard else 0} | {told[0]} | {told[1]} "
             f"| {len(heard.bad) if heard else 0} | {ends[0]} | {ends[1]} | {phase.cpu_seconds:.1f} "
-            f"| {phase.whole_mb:.0f} |"
+            f"| {phase.whole_mb:.0f} | {phase.left_mb:.0f} |"
         )
     lines += ["", *(f"- {phase.name}: {phase.said}" for phase in run.phases if phase.said)]
     if run.sent:
@@ -456,6 +462,7 @@ def main() -> int:
             "p99_ms": heard.at(0.99),
             "drained_s": phase.drained_seconds,
             "mib": round(phase.whole_mb, 1),
+            "left_mib": round(phase.left_mb, 1),
         }
         for phase in run.phases
         if (heard := run.probe.phases.get(phase.name))

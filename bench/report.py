@@ -12,6 +12,8 @@ NAME_WIDTH = 36
 COLUMN_WIDTH = 24
 PROFILE_LINES = 30
 OWN = "trueup"
+BARE = "bare"
+"""The hops alone: a yardstick that is compared to, not competed with."""
 WRAPPER_SHARE = 0.97
 """A function with more of the time than this only wraps the whole program."""
 Value = Callable[[Measurement], float | None]
@@ -49,6 +51,7 @@ def report(measured: Sequence[Measurement]) -> list[str]:
         if group:
             lines += [title, *table(group).splitlines(), ""]
     lines += against_trueup(present)
+    lines += of_hops(present)
     lines += targets(present)
     lines += [f"skipped: {seen.name}: {seen.skipped}" for seen in measured if seen.skipped]
     return lines
@@ -89,7 +92,7 @@ def _p50(seen: Measurement) -> float | None:
 def against_trueup(measured: Sequence[Measurement]) -> list[str]:
     """How many times Trueup's CPU each peer needs for the same unit, each taken against the floor beside it."""
     by_name = {seen.name: seen for seen in measured}
-    peers = [name for name in by_name if name != "floor" and "_" not in name and name != OWN]
+    peers = [name for name in by_name if "_" not in name and name not in ("floor", BARE, OWN)]
     if OWN not in by_name or not peers:
         return []
     lines = [_line("CPU of a peer, Trueup's is 1", ["command", "saga", "saga undone"])]
@@ -102,11 +105,26 @@ def against_trueup(measured: Sequence[Measurement]) -> list[str]:
     return [*lines, ""]
 
 
-def times(theirs: Measurement | None, ours: Measurement | None) -> float | None:
-    """CPU of one stack as a multiple of another's: of their ratios to the floor where both have one."""
+def of_hops(measured: Sequence[Measurement]) -> list[str]:
+    """Which part of Trueup's CPU and latency hops alone take, by the ratios to the floor beside each."""
+    by_name = {seen.name: seen for seen in measured}
+    if OWN not in by_name or BARE not in by_name:
+        return []
+    lines = [_line("bare hops, Trueup's is 1", ["command", "saga", "saga undone"])]
+    for title, value in (("CPU", _cpu), ("p50 at low load", _p50)):
+        cells = []
+        for kind in ("", "_saga", "_saga_undone"):
+            hops, ours = by_name.get(BARE + kind), by_name.get(OWN + kind)
+            cells.append(_cell(times(hops, ours, value), None, "x{:.2f}"))
+        lines.append(_line(f"  {title}", cells))
+    return [*lines, ""]
+
+
+def times(theirs: Measurement | None, ours: Measurement | None, value: Value = _cpu) -> float | None:
+    """A figure of one stack as a multiple of another's: of their ratios to the floor where both have one."""
     if theirs is None or ours is None:
         return None
-    for one, other in ((theirs.ratio(_cpu), ours.ratio(_cpu)), (theirs.cpu_s_per_1000, ours.cpu_s_per_1000)):
+    for one, other in ((theirs.ratio(value), ours.ratio(value)), (value(theirs), value(ours))):
         if one is not None and other:
             return one / other
     return None
@@ -134,7 +152,7 @@ def targets(measured: Sequence[Measurement]) -> list[str]:
     own = by_name.get(OWN)
     if own is None:
         return []
-    peers = [name for name in by_name if name != "floor" and not name.startswith(OWN)]
+    peers = [name for name in by_name if name != "floor" and not name.startswith((OWN, BARE))]
     found = []
     for peer in peers:
         kind = peer.partition("_")[2]

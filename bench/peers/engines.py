@@ -3,13 +3,18 @@
 One engine is started once and does commands, sagas, and sagas that are undone, one after the other.
 """
 
+import asyncio
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import asyncpg
+
+from bench import bare
 from bench.load import KEY, Request
 from bench.peers.install import RECIPES, Installed, install
 from bench.peers.serve import READY
@@ -24,8 +29,12 @@ from bench.stacks import (
     own_environment,
     saga_faults,
 )
+from trueup_common.contracts.topology import STREAMS
+from trueup_common.runtime.bootstrap import ensure_consumer, stream_config
+from trueup_common.runtime.bus import connect_admin
 from trueup_devkit.children import Child, Command, free_port, http_status, port_is_free, spawn, tail, wait_until_ready
 from trueup_devkit.gateway_client import GatewayClient
+from trueup_devkit.nats_server import ADMIN_USER, NatsServer, NatsUser
 from trueup_devkit.postgres import PostgresCluster
 
 NODE_BINARY = "@restatedev/restate-server-*/bin/restate-server"
@@ -232,6 +241,72 @@ class Restate(_Processes):
 
     def address(self, saga: bool) -> tuple[int, str]:
         return self.port, "/Saga/run" if saga else "/Command/run"
+
+
+class Bare(_Processes):
+    """No peer: the hops of the plane without what it does on them (`bench.bare`), on servers as the plane has them."""
+
+    worker_roles: tuple[str, ...] = ("hands",)
+
+    def __init__(self, stub_url: str) -> None:
+        super().__init__("bare", stub_url)
+        self._cluster = PostgresCluster(self.folder / "postgres")
+        users = [NatsUser(name, "bare") for name in (ADMIN_USER, *bare.ROLES)]
+        self._broker = NatsServer(self.folder / "nats", users, system_password="bare")
+
+    @property
+    def database_url(self) -> str | None:
+        return self._cluster.admin_url
+
+    def start(self) -> None:
+        self._cluster.start()
+        self._broker.start()
+        asyncio.run(self._lay_ground())
+        for role in bare.ROLES:
+            self._start(role)
+        child = self._children["edge"]
+        wait_until_ready(child, lambda: not port_is_free(self.port), START_TIMEOUT_SECONDS)
+
+    async def _lay_ground(self) -> None:
+        connection = await asyncpg.connect(self._cluster.admin_url)
+        try:
+            for role in bare.ROLES:
+                await connection.execute(bare.GROUND.format(role=role))
+        finally:
+            await connection.close()
+        client = await connect_admin(self._broker.admin_url)
+        try:
+            streams = client.jetstream()
+            for stream in STREAMS:
+                await streams.add_stream(stream_config(stream))
+            for consumer in bare.CONSUMERS:
+                await ensure_consumer(streams, consumer)
+        finally:
+            await client.close()
+
+    def _start(self, role: str) -> None:
+        variables = {"BARE_DATABASE_URL": self._cluster.admin_url, "BARE_NATS_URL": self._broker.url(role)}
+        self.run(role, [sys.executable, "-m", "bench.bare", role, str(self.port)], variables)
+
+    def start_worker(self) -> None:
+        self._start("hands")
+
+    def kill_worker(self) -> None:
+        self.kill("hands")
+
+    def roots(self) -> dict[str, int]:
+        servers = {"postgres": self._cluster.child, "nats": self._broker.child}
+        return super().roots() | {name: child.pid for name, child in servers.items() if child is not None}
+
+    def address(self, saga: bool) -> tuple[int, str]:
+        return self.port, "/sagas" if saga else "/commands"
+
+    def stop(self) -> None:
+        for child in reversed(self._children.values()):
+            child.stop(5)
+        self._broker.stop()
+        self._cluster.stop()
+        super().stop()
 
 
 class PeerUnits:

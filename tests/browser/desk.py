@@ -59,7 +59,8 @@ class Desk:
         view = await self.edge.gateway.reads.case(reader, start.workflow_id)
         row = await self.edge.gateway.reads.command_row(reader, start.command_id)
         assert view is not None and row is not None
-        operation = JournalRow.model_validate(row).evolve(state=state, state_version=9, risk="medium", **changes)
+        told = {"state": state, "state_version": 9, "risk": "medium", **changes}
+        operation = JournalRow.model_validate({**row, **told})
         events = _events(start, state, changes)
         instance: InstanceRow = view.instance.evolve(state_version=9, status=status, history_seq=len(events))
         await project(self.edge, CaseChanged(instance=instance, operations=(operation,), history=tuple(events)))

@@ -156,3 +156,52 @@ async def test_an_id_that_is_presumed_to_be_new_is_found_where_it_is_not(
     async with store.transaction() as tx:
         _, fresh = await tx.claim("orchestrator-events", ["known", "fresh", "another"])
         assert fresh == {"another"}
+
+
+async def _sessions(database: Database) -> int:
+    """Sessions of this pool, the asking one among them."""
+    async with database.connection() as connection:
+        return int(
+            await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'spare-sessions'")
+        )
+
+
+async def _at_once(database: Database, number: int) -> set[int]:
+    """So many sessions at work at the same moment, and at hand afterwards; which."""
+    taken = [await database.take() for _ in range(number)]
+    for session in taken:
+        await database.give_back(session, served_well=True)
+    return {session.get_server_pid() for session in taken}
+
+
+async def _until_only(database: Database, number: int) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await _sessions(database) > number:
+            await asyncio.sleep(0.01)
+
+
+async def test_sessions_that_only_a_burst_needed_are_closed_after_it(plane_database: ServerDatabase) -> None:
+    """Each keeps the plan of every statement that it ever ran, ten MiB and more. What is still needed stays.
+
+    Requirements: B5
+    """
+    database = await Database.connect(
+        plane_database.admin_url, schema="orchestrator", size=4, application="spare-sessions", spare_seconds=0.01
+    )
+    try:
+        burst = await _at_once(database, 4)
+        await database.let_go()
+        needed = await _at_once(database, 2)
+        assert len(burst) == 4 and needed < burst
+        await database.let_go()
+        await _until_only(database, 2)
+        assert await _at_once(database, 2) == needed
+        await database.let_go()
+        assert await _at_once(database, 2) == needed
+        await database.let_go()
+        await database.let_go()
+        await _until_only(database, 1)
+        assert await _at_once(database, 1) < needed
+        assert len(await _at_once(database, 4)) == 4
+    finally:
+        await database.close()

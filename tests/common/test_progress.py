@@ -10,7 +10,13 @@ from typing import Any, cast
 from tests.patience import PATIENCE_SECONDS
 
 from trueup_common.contracts.envelope import Message, Outgoing
-from trueup_common.runtime.bus import Bus, BusPublisher
+from trueup_common.runtime.bus import (
+    PROGRESS_DELAY_SECONDS_MAX,
+    PROGRESS_PER_SECOND,
+    PROGRESS_WAITING_MAX,
+    Bus,
+    BusPublisher,
+)
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 DELAY_SECONDS = 0.5
@@ -34,10 +40,10 @@ class Noting(BusPublisher):
 class Progress:
     """Progress of one case, and whether anybody wanted to see it."""
 
-    def __init__(self, number: int, delay_seconds: float = DELAY_SECONDS) -> None:
+    def __init__(self, number: int, delay_seconds: float = DELAY_SECONDS, case: str = "case") -> None:
         self.made = 0
         self.number = number
-        self.item = Outgoing(self._make, durable=False, delay_seconds=delay_seconds, coalesce="case")
+        self.item = Outgoing(self._make, durable=False, delay_seconds=delay_seconds, coalesce=case)
 
     def _make(self) -> Message:
         self.made += 1
@@ -78,3 +84,21 @@ async def test_what_is_durable_makes_progress_superfluous() -> None:
     await publisher.publish([Outgoing(durable, coalesce="case")])
     assert publisher.sent.get_nowait() == "durable"
     assert (publisher._pending, first.made) == ({}, 0)
+
+
+async def test_a_crowd_is_told_of_no_faster_than_one_case_after_the_other() -> None:
+    """Each telling is a whole case. So many a second, and nobody is silent for longer than the bound.
+
+    Requirements: B1
+    """
+    publisher, began = Noting(), asyncio.get_running_loop().time()
+    crowd = [Progress(number, case=f"case-{number}") for number in range(PROGRESS_WAITING_MAX + 1)]
+    await publisher.publish([progress.item for progress in crowd])
+    now = asyncio.get_running_loop().time()
+    waits = [publisher._pending[f"case-{number}"].handle.when() for number in range(len(crowd))]
+    for pending in publisher._pending.values():
+        pending.handle.cancel()
+    assert waits[0] - now <= DELAY_SECONDS, "alone, a case is told of soon"
+    assert waits[4 * PROGRESS_PER_SECOND] - began >= 4, "behind so many it waits"
+    assert max(waits) - now <= PROGRESS_DELAY_SECONDS_MAX, "and not for ever"
+    assert waits[-1] - now <= DELAY_SECONDS, "and not where so many wait that it costs memory"

@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, Text
 from tests.servers import Database as ServerDatabase
 
 from trueup_common.contracts.shape import ForwardContract, Instant
@@ -44,7 +43,6 @@ class Thing(ForwardContract):
     made_at: Instant | None = None
     data: Any = None
     tags: tuple[str, ...] | None = None
-    elsewhere: str = "not a column"
 
 
 class Mark(ForwardContract):
@@ -54,18 +52,8 @@ class Mark(ForwardContract):
     note: str | None = None
 
 
-META = MetaData(schema="lab")
-THING = Table(
-    "thing",
-    META,
-    Column("tenant", Text),
-    Column("id", Text),
-    Column("version", Integer),
-    *(Column(name, Text) for name in ("name", "made_at", "data", "tags")),
-)
-MARK = Table("mark", META, Column("id", Text), Column("note", Text))
-THINGS = Rows(THING, Thing, key=("tenant", "id"), version="version", fixed=frozenset({"made_at"}))
-MARKS = Rows(MARK, Mark, key=("id",))
+THINGS = Rows("lab.thing", Thing, key=("tenant", "id"), version="version", fixed=frozenset({"made_at"}))
+MARKS = Rows("lab.mark", Mark, key=("id",))
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ CORE = {"answer", "beat-adapter", "beat-governance"}
 """Channels of core NATS: no stream keeps what is said there."""
 OFFICIAL = Path(os.environ.get("ASYNCAPI_SCHEMA") or ROOT / "node_modules/@asyncapi/specs/schemas/3.0.0.json")
 """The specification's own schema, where somebody put it (`npm install @asyncapi/specs`)."""
-SEEDS = 32
+SEEDS = (*range(32), 65, 69)
+"""The last two undo an effect that was observed: `Retired` is rare."""
 
 
 def references(node: Any) -> Iterator[str]:
@@ -151,7 +152,7 @@ def test_what_really_flows_fits_the_document(monkeypatch: pytest.MonkeyPatch) ->
         store(bus, message)
 
     monkeypatch.setattr(FakeBus, "store", watched)
-    violations = [result.violation for result in map(run_seed, range(SEEDS)) if result.violation]
+    violations = [result.violation for result in map(run_seed, SEEDS) if result.violation]
     assert violations == [], "the planes themselves failed"
     assert witness.wrong == []
     expected = {"StartCase", "GrantRequest", "ExecuteTask", "FindTask", "ProbeTask", "Receipt", "Found", "Observed"}

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trueup_common.runtime.clock import real_now
 from trueup_devkit.children import process_is_alive
 from trueup_devkit.demo.casualties import Casualties, Casualty
 from trueup_devkit.demo.facts import Facts
 from trueup_devkit.demo.scenarios import SCENARIOS
-from trueup_devkit.demo.sentences import sentence
+from trueup_devkit.demo.sentences import Entry, sentence
+from trueup_devkit.demo.telling import PIPE_WIDTH, Teller
 from trueup_devkit.demo.world import content_sha256, counted_by_kind
 from trueup_devkit.state_folder import StateFolder
 
 RUN_SECONDS = 300
 COMMAND = [sys.executable, "-m", "trueup_devkit.demo"]
 PUBLISHED = {"github.commit": 1, "wordpress.post": 1, "database.publication": 1, "monitoring.check": 1}
+
+
+def too_wide(output: str) -> list[str]:
+    """Lines of tables that do not fit; the timeline has one line for each entry, whatever its length."""
+    tables = output.partition("\n== steps ==")[2].partition("\nhistory: ")[0].splitlines()
+    assert tables
+    return [line for line in tables if len(line) > PIPE_WIDTH]
+
+
+def times_told(output: str) -> list[float]:
+    """The times of the timeline while the case ran, as they stand beneath each other."""
+    timeline = output.partition("== the article ==")[2].partition("\n== steps ==")[0]
+    return [float(line.partition(" s ")[0]) for line in timeline.splitlines() if line.strip()]
 
 
 def world(folder: Path) -> sqlite3.Connection:
@@ -105,6 +122,8 @@ def test_the_demo_closes_with_everything_once(tmp_path: Path) -> None:
         assert part in output
     for part in ("its SHA-256 is the same", "tries to approve its own article → 403", "10 of 10 sampled"):
         assert part in output
+    assert too_wide(output) == []
+    assert len(times_told(output)) > 50
 
 
 def test_the_undone_demo_leaves_the_world_clean(tmp_path: Path) -> None:
@@ -260,6 +279,27 @@ def test_the_numbers_are_counted_from_what_was_collected() -> None:
         "retries": 2,
         "restarts": 7,
     }
+
+
+def test_a_timeline_is_told_in_the_order_in_which_things_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the world shows at once waits for what the history tells late; a heading waits for nothing, and what comes
+    after it is told as it comes.
+    """
+    now = real_now()
+    teller = Teller(now)
+    teller.lag()
+    for after, who in ((600.0, "world"), (-50.0, "adapter"), (-60.0, "orchestrator"), (900.0, "steps")):
+        teller.add(Entry(now + timedelta(seconds=after), who, "happened"))
+    teller.look()
+    assert re.findall(r" s +(\w+)", capsys.readouterr().out) == ["orchestrator", "adapter"]
+    teller.add(Entry(now + timedelta(seconds=700.0), "planner", "happened"))
+    assert capsys.readouterr().out == ""
+    teller.head("the end")
+    told = capsys.readouterr().out
+    assert re.findall(r" s +(\w+)", told) == ["world", "planner", "steps"]
+    assert told.index("== the end ==") > told.index("900.00 s")
+    teller.tell(now + timedelta(seconds=30), "supervisor", "happened")
+    assert "30.00 s" in capsys.readouterr().out
 
 
 def test_purges_add_up_and_objects_do_not() -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueup_common.contracts.resource import covers
 from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_common.runtime.clock import real_now
-from trueup_gateway.core.capability import Wanted, covers, narrow
+from trueup_gateway.core.capability import Wanted, narrow
 from trueup_gateway.core.records import DecisionRow
 from trueup_gateway.core.refusal import Refused
 

@@ -16,6 +16,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.runtime.catalog import Catalog
+from trueup_gateway.api.bodies import IN_HAND_BYTES_MAX, SMALL_BYTES
 
 Send = Callable[[EdgeUnderTest, str], Awaitable[httpx.Response]]
 
@@ -302,6 +303,28 @@ async def test_a_full_queue_is_429_and_a_retry_later_works(gateway: EdgeUnderTes
     gateway.gateway.acceptor._queue_max = 100
     number = responses.index(refused[0])
     assert (await gateway.submit(capability, f"full-{number}", draft(f"full-{number}"))).status_code == 202
+
+
+async def test_bodies_in_hand_are_bounded_by_bytes_and_small_ones_always_taken(gateway: EdgeUnderTest) -> None:
+    """However few they are, large requests do not fill this process; and each gives back what it held, refused or not.
+
+    Requirements: B5, T3
+    """
+    bodies = gateway.gateway.bodies
+    capability = (await gateway.capability(max_uses=100))["capability"]
+
+    def large(name: str) -> dict[str, Any]:
+        return draft(name, payload={"title": "A title", "slug": name, "content": "x" * 2 * SMALL_BYTES})
+
+    assert (await gateway.submit(capability, "large", large("large"))).status_code == 202
+    assert bodies.in_hand_bytes == 0
+    bodies.in_hand_bytes = IN_HAND_BYTES_MAX
+    refused = await gateway.submit(capability, "larger", large("larger"))
+    problem(refused, 429, "rate-limited")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (await gateway.submit(capability, "small", draft("small"))).status_code == 202
+    assert bodies.in_hand_bytes == IN_HAND_BYTES_MAX
+    bodies.in_hand_bytes = 0
 
 
 async def test_unknown_paths_methods_and_ids_are_problems(gateway: EdgeUnderTest) -> None:

@@ -13,7 +13,7 @@ from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import ExceptionChanged
 from trueup_common.contracts.ids import derived_id
 from trueup_common.runtime.clock import real_now
-from trueup_gateway.policy import DEFAULT_TEXT, PolicySet
+from trueup_gateway.policy import DEFAULT_TEXT, PolicyInvalid, PolicySet
 
 REPAIRER = {"sub": "service:repair-planner", "roles": ("repairer",)}
 UNKNOWN = "cmd_" + "0" * 32
@@ -260,7 +260,10 @@ async def test_a_repairer_without_something_to_repair_may_do_nothing(gateway: Ed
 
 def test_policies_may_tell_repairs_apart() -> None:
     """Requirements: G2, G7"""
-    PolicySet(f'{DEFAULT_TEXT}\n@id("no-repairs") forbid (principal, action, resource) when {{ context.repair }};')
+    told = '@id("no-repairs") forbid (principal, action, resource) when { context.repair };'
+    assert "no-repairs" in PolicySet(f"{DEFAULT_TEXT}\n{told}").ids
+    with pytest.raises(PolicyInvalid, match="repairs"):
+        PolicySet(f"{DEFAULT_TEXT}\n{told.replace('context.repair', 'context.repairs')}")
 
 
 async def test_repairs_and_incidents_are_shown_counted_and_kept_apart_by_tenant(gateway: EdgeUnderTest) -> None:

@@ -19,12 +19,12 @@ from trueup_common.contracts.envelope import Message
 from trueup_common.contracts.events import GrantRefused, GrantRequest, Mandate, StartWorkflow
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.ids import attempt_id, command_id
+from trueup_common.contracts.resource import covers
 from trueup_common.contracts.states import EffectClass, RiskLevel
 from trueup_common.contracts.task import ExecuteTask, Operation, Target
 from trueup_common.documents.read import read_document
 from trueup_common.runtime.clock import real_now
 from trueup_common.runtime.ports import Moment, VersionConflict
-from trueup_gateway.core.capability import covers
 from trueup_gateway.core.grants import Facts, Refusal, counts, mint
 from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.policy import Answer, Question

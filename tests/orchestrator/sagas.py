@@ -15,6 +15,7 @@ from trueup_common.contracts.events import (
     ApprovalAsked,
     ApprovalDecided,
     ElementVerified,
+    ExceptionReported,
     GrantRefused,
     GrantRequest,
     Mandate,
@@ -180,6 +181,7 @@ class Run:
         self.history: list[HistoryEvent] = []
         self.sent: list[Any] = []
         self.told: list[bytes] = []
+        self.reports: list[ExceptionReported] = []
         self.requests: dict[str, GrantRequest] = {}
         self.approvals: dict[str, ApprovalAsked] = {}
         self.settling: dict[str, SettleRequested] = {}
@@ -385,13 +387,17 @@ class Run:
         rival: str | None = None,
         corrected: WorkflowDocument | None = None,
         beside: Sequence[str] = (),
+        then: Sequence[str] = (),
         **changes: Any,
     ) -> Run:
-        """An operator's act; `beside` are acts of others that are taken up with it, in one commit."""
+        """An operator's act; `beside` are acts of others that are taken up with it, in one commit, and `then` those on
+        the case as a whole."""
         fold = self._fold()
         self._act(fold, command_id, action, rival=rival, corrected=corrected, **changes)
         for other in beside:
             self._act(fold, command_id, other)
+        for other in then:
+            self._act(fold, None, other)
         return self._finish(fold)
 
     def _act(
@@ -537,6 +543,8 @@ class Run:
             self.ended.setdefault(ended.operator_command_id, ended)
         elif type_ == "CaseChanged":
             self.told.append(data)
+        elif type_ == "ExceptionReported":
+            self.reports.append(ExceptionReported.model_validate_json(data))
 
     def check(self) -> None:
         """The laws that hold after every commit."""

@@ -113,6 +113,71 @@ def test_an_act_is_judged_by_what_the_acts_before_it_did(first: str, then: tuple
     assert (together.status, together.direction) == (apart.status, apart.direction)
 
 
+def published() -> Run:
+    """A case after its pivot, with a step on its way."""
+    return (
+        Run(document(make("draft"), effect("publish", "site.publish"), effect("purge", "site.purge")))
+        .succeed("draft")
+        .succeed("publish")
+    )
+
+
+@pytest.mark.parametrize("then", ["CANCEL", "COMPENSATE", "HAND_BACK", "RESUME", "TAKE_OVER", "MARK_RESOLVED"])
+@pytest.mark.parametrize("first", ["CANCEL", "COMPENSATE"])
+def test_a_case_that_was_sent_backwards_is_nobody_elses_any_more(first: str, then: str) -> None:
+    """It was in a person's hands, and two people act at once: the second is refused, in one commit as in two, and the
+    first hears how it ended.
+
+    Requirements: L12, L14, O3, I5
+    """
+    ways = []
+    for run in (stuck().control(first, beside=(then,)), stuck().control(first).control(then)):
+        assert run.ended["opc_2"].state == "REFUSED" and "opc_1" not in run.ended
+        run.succeed("first:undo")
+        assert (run.ended["opc_1"].state, run.ended["opc_1"].result["status"]) == ("DONE", run.status.value)
+        ways.append(run.status)
+    end = InstanceStatus.CANCELLED if first == "CANCEL" else InstanceStatus.COMPENSATED
+    assert ways == [end, end]
+
+
+@pytest.mark.parametrize("then", ["HAND_BACK", "RESUME"])
+def test_a_cancel_that_only_made_a_case_a_persons_is_overtaken(then: str) -> None:
+    """After the pivot nothing is undone. Who cancelled hears how it stands, or who took it from there at once.
+
+    Requirements: L12, L14, S3
+    """
+    apart = published().control("CANCEL")
+    assert (apart.ended["opc_1"].state, apart.ended["opc_1"].result) == ("DONE", {"status": "HUMAN_TAKEOVER"})
+    apart.control(then)
+    together = published().control("CANCEL", beside=(then,))
+    assert (together.ended["opc_1"].state, together.ended["opc_1"].result) == ("DONE", {"overtaken_by": "opc_2"})
+    for run in (apart, together):
+        assert run.ended["opc_2"].state == "DONE" and run.direction == Direction.FORWARD
+        assert run.succeed("purge").status is InstanceStatus.CLOSED
+
+
+@pytest.mark.parametrize("then", ["CANCEL", "COMPENSATE"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_finding_that_the_pivot_happened_is_heard_before_the_next_act(then: str, *, at_once: bool) -> None:
+    """A dead letter turns out to be there: who wants to take the case back at that moment is refused, not told done.
+
+    Requirements: S3, E3, L14
+    """
+    run = Run(document(make("draft"), effect("publish", "site.publish", on={"exhausted": "takeover"})))
+    run.succeed("draft")
+    for _ in range(3):
+        run.tick(10)
+        if run.row("publish").proposed or run.row("publish").state is S.DISPATCHING:
+            run.fail("publish", ErrorClass.TRANSIENT, "unavailable")
+    assert (run.row("publish").state, run.direction) == (S.DEAD_LETTERED, Direction.PERSON)
+    found = {"finding": "EXISTS", "receipt": {"ref": "7"}, "external_resource_id": "7"}
+    run.act(run.row("publish").command_id, "SETTLE", params=found, then=(then,) if at_once else ())
+    if not at_once:
+        run.control(then)
+    assert {name: end.state for name, end in run.ended.items()} == {"opc_1": "DONE", "opc_2": "REFUSED"}
+    assert run.case.instance.cancel is None and "CompensationAsked" not in run.events
+
+
 def test_a_case_that_comes_back_to_a_person_at_once_says_so_and_why() -> None:
     """Whoever hands it back hears where it stands then. Requirements: L14, O3"""
     run = Run(FLOW).succeed("draft").control("TAKE_OVER").control("HAND_BACK")

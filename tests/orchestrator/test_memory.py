@@ -21,6 +21,7 @@ from trueup_common.runtime.ports import StoreBusy, VersionConflict
 from trueup_orchestrator import store
 from trueup_orchestrator.core.case import Case
 from trueup_orchestrator.memory import BYTES_MAX, Cases
+from trueup_orchestrator.windows import Windows
 
 S = OperationState
 
@@ -47,7 +48,8 @@ async def stored(plane: Plane, workflow_id: str) -> Case:
     async with plane.store.transaction() as tx:
         now, _ = await tx.claim("test", [])
         instances = await tx.instances([workflow_id])
-        rows = [record["command_id"] for record in await plane.fetch("SELECT command_id FROM operation")]
+        own = "SELECT command_id FROM operation WHERE workflow_id = $1"
+        rows = [record["command_id"] for record in await plane.fetch(own, workflow_id)]
         folds = await plane.desk.load_cases(tx, now, instances, await tx.operations(rows))
     return folds[workflow_id].before
 
@@ -85,6 +87,30 @@ async def test_who_holds_an_old_case_loads_it_again(plane: Plane) -> None:
     await plane.react(plane.events, [receipt(await plane.row(body.command_id), ReceiptStatus.CONFIRMED)])
     row = await plane.row(body.command_id)
     assert (row.state, row.state_version) == (S.SUCCESS, 3)
+
+
+async def test_who_waited_for_a_window_is_in_hand_still(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is free again goes to a case that this process wrote itself: it is not loaded for that.
+
+    Requirements: B1
+    """
+    loaded: list[str] = []
+    load = plane.desk.load_cases
+
+    async def noted(tx: Any, moment: Any, instances: Any, rows: Any = ()) -> Any:
+        loaded.extend(row.workflow_id for row in instances)
+        return await load(tx, moment, instances, rows)
+
+    monkeypatch.setattr(plane.desk, "load_cases", noted)
+    plane.desk.windows = Windows(1)
+    first, second = await accepted(plane), await accepted(plane, 2)
+    await plane.react(plane.commands, [first])
+    await plane.react(plane.commands, [second])
+    assert (await plane.row(second.command_id)).state is S.QUEUED
+    await plane.react(plane.events, [receipt(await plane.row(first.command_id), ReceiptStatus.CONFIRMED)])
+    assert (await plane.row(second.command_id)).proposed
+    assert loaded == []
+    assert held(plane, second.workflow_id) == await stored(plane, second.workflow_id)
 
 
 async def test_a_beat_that_another_replica_took_makes_a_case_old(plane: Plane) -> None:

@@ -374,14 +374,6 @@ def test_a_cancel_ends_at_last_when_a_person_has_what_nobody_could_observe() -> 
     assert run.status is St.CANCELLED and run.ended["opc_1"] == end
 
 
-def test_of_two_cancels_in_one_batch_both_hear_an_end() -> None:
-    """Each was possible when it was asked for. Requirements: L12, I5"""
-    run = stuck().control("CANCEL", beside=("CANCEL",))
-    assert run.ended["opc_1"].result == {"overtaken_by": "opc_2"} and "opc_2" not in run.ended
-    run.succeed("first:undo")
-    assert run.status is St.CANCELLED and run.ended["opc_2"].result["status"] == "CANCELLED"
-
-
 @pytest.mark.parametrize("finding", ["EXISTS", "ABSENT"])
 def test_a_finding_never_changes_an_operation_that_is_over(finding: str) -> None:
     """Asked while it was in doubt, heard after it ended: refused, and the case goes on to its way out.

@@ -63,6 +63,34 @@ async def test_a_repair_tells_whose_place_it_took_with_what_it_establishes(plane
     assert Established.model_validate_json(told.data).supersedes == first
 
 
+@pytest.mark.parametrize(
+    "undoing",
+    [
+        "UPDATE operation SET compensation_state = 'COMPENSATING' WHERE command_id = $1",
+        "UPDATE operation SET compensation_state = 'COMPENSATED' WHERE command_id = $1",
+        "UPDATE instance SET direction = 'backward' FROM operation AS o"
+        " WHERE instance.workflow_id = o.workflow_id AND o.command_id = $1",
+    ],
+)
+async def test_what_its_case_takes_back_is_not_repaired(plane: Plane, undoing: str) -> None:
+    """The drift was seen before the case turned: its repair comes too late, ends as cancelled, and nobody owes for it.
+
+    Requirements: R9, S4, O6
+    """
+    first = await ended(plane, 1, ReceiptStatus.CONFIRMED)
+    async with plane.database.connection() as connection:
+        await connection.execute("UPDATE operation SET compensation_command = 'site.undo' WHERE command_id = $1", first)
+        await connection.execute(undoing, first)
+    repair = (await accepted(plane, 2, slug="same")).evolve(supersedes=first)
+    sent = await plane.react(plane.commands, [repair])
+    assert (await plane.row(repair.command_id)).state is S.CANCELLED
+    assert [item.message.type for item in sent if item.message.type in ("ExecuteTask", "ExceptionReported")] == []
+    (case,) = [
+        CaseChanged.model_validate_json(item.message.data) for item in sent if item.message.type == "CaseChanged"
+    ]
+    assert case.instance.status.value == "CANCELLED"
+
+
 async def test_nothing_takes_the_place_of_what_is_still_running(plane: Plane) -> None:
     """Requirements: O6, I1"""
     running = await accepted(plane, 1, slug="same")

@@ -104,6 +104,13 @@ def undo(code: str, kind: ErrorClass = PERMANENT) -> ExceptionReported:
     )
 
 
+def undone_by_case() -> ExceptionReported:
+    """A step that is refused for good before the pivot: its case takes back by its document what it caused."""
+    run = Run(FLAGSHIP).succeed("archive").fail("draft", code="payload_invalid")
+    (report,) = run.reports
+    return report
+
+
 def drift(turned: Turned) -> ExceptionReported:
     assert turned.opened is not None
     row = turned.row
@@ -132,6 +139,7 @@ def tried_again(times: int) -> ExceptionReported:
 FAILURES: dict[str, tuple[str, Callable[[], Report]]] = {
     "an unknown outcome": ("settles-by-itself", lambda: opened(in_doubt())),
     "a worker that died": ("settles-by-itself", lease_lost),
+    "a failure that its case undoes": ("undone-by-its-case", undone_by_case),
     "two effects of one operation": ("effects-duplicated", duplicated),
     "an undoing that the target was away for": (
         "compensation-failed-by-environment",

@@ -12,6 +12,7 @@ from tests.servers import Database as ServerDatabase
 
 from trueup_common.contracts.envelope import Outgoing
 from trueup_common.contracts.events import ExceptionChanged
+from trueup_common.contracts.operators import UNDOING
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.host import Unprocessable
 from trueup_common.runtime.ports import VersionConflict
@@ -104,6 +105,32 @@ async def test_two_replicas_escalate_each_overdue_exception_once(store: Store) -
     assert (len(one), len(two)) == (200, 50)
     assert len({item.exception_id for item in (*one, *two)}) == 250
     assert {(item.owner, item.deadline_at) for item in (*one, *two)} == {("duty-manager", at(1200))}
+    async with store.transaction() as tx:
+        assert await Ticks(RULES).deadlines(tx, moment(601)) == []
+
+
+async def test_nothing_is_left_to_its_case_for_longer_than_its_deadline(store: Store) -> None:
+    """Whatever its case does then: it is escalated, and planned for.
+
+    Requirements: Q4, Q5
+    """
+    left = {"kind": "failed", "failure_class": "SCHEMA_ERROR", "envelope": {UNDOING: True}}
+    given_back = {**left, "envelope": {}}
+    await deliver(
+        store, reported("1", **left), reported("2", deadline_seconds=9000, **left), reported("3", **given_back)
+    )
+    async with store.transaction() as tx:
+        outgoing = await Ticks(RULES).deadlines(tx, moment(600))
+    async with store.transaction() as tx:
+        late = {row.obligation_id: row for row in await tx.exceptions([item.exception_id for item in told(outgoing)])}
+        repairs = await tx.related_repairs([], sorted(row.exception_id for row in late.values()))
+    assert set(late) == {"obl_1", "obl_3"} and len(repairs) == 2
+    row = late["obl_1"]
+    (repair,) = [item for item in repairs if item.exception_id == row.exception_id]
+    assert (row.owner, row.escalations_count, row.repair_status) == ("duty-manager", 1, "PLANNED")
+    assert (repair.status, repair.playbook) == ("PLANNED", "failed")
+    types = [item.message.type for item in outgoing]
+    assert sorted(types) == ["ExceptionChanged", "ExceptionChanged", "RepairChanged"]
     async with store.transaction() as tx:
         assert await Ticks(RULES).deadlines(tx, moment(601)) == []
 

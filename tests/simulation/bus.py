@@ -12,6 +12,7 @@ from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.topology import CONSUMERS, STREAMS, Consumer, Stream, task_consumer
 
 BATCH_MAX: Final = 20
+GATHERED_SECONDS_MAX: Final = 6.0
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class BusFaults:
     slow: dict[str, float] = field(default_factory=dict)
     """Consumers whose messages may take up to so many seconds."""
     reorder: bool = False
+    gathered: float = 0.0
+    """What is to be fetched waits until more has come: large batches."""
     small_batches: bool = True
 
 
@@ -247,11 +250,10 @@ class SimulatedSource:
         """The next batch: in order or not, whole or in part."""
         bus, consumer = self._bus, self._consumer
         engine = bus.engine
-        while not consumer.ready or not bus.connected:
-            if not bus.connected:
-                await Sleep(bus.down_until - engine.now + 0.01)
-            else:
-                await Sleep(None, consumer.signal)
+        await self._wait()
+        if engine.strikes("fetched late and together", bus.faults.gathered):
+            await Sleep(engine.between(0.0, GATHERED_SECONDS_MAX))
+            await self._wait()  # another replica may have taken it all
         count = min(limit, len(consumer.ready), BATCH_MAX)
         if count > 1 and bus.faults.small_batches:
             count = 1 + engine.below(count)
@@ -271,6 +273,14 @@ class SimulatedSource:
         else:
             engine.note(f"{self.name} <- " + ", ".join(f"{d.message.type} {d.message.id}" for d in batch))
         return batch
+
+    async def _wait(self) -> None:
+        bus, consumer = self._bus, self._consumer
+        while not consumer.ready or not bus.connected:
+            if not bus.connected:
+                await Sleep(bus.down_until - bus.engine.now + 0.01)
+            else:
+                await Sleep(None, consumer.signal)
 
     def _watch(self, entry: Entry, deliveries: int) -> None:
         consumer = self._consumer

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.bus import BusFaults
-from tests.simulation.crashing import KINDS
+from tests.simulation.crashing import OF_ATTEMPTS
 from tests.simulation.documents import BEFORE, PIVOTS
 from tests.simulation.engine import EPOCH, Engine, Process
 from tests.simulation.memory import StoreFaults
@@ -48,6 +48,7 @@ THEMES: Final = (
     "outsiders",
     "menders",
     "outage",
+    "writers",
 )
 ALONE: Final = frozenset({"liar", "word", "deaf", "forward"})
 """Themes whose point is lost among many other misfortunes: mostly they come alone."""
@@ -66,6 +67,8 @@ class Profile:
     """True where every workflow has a pivot."""
     thorough: bool = False
     """True where somebody ends what nobody could observe in time: no case may wait for it for ever."""
+    writers: float = 0.0
+    """How likely a command edits one and the same page, about when the others do."""
     surveyed: bool = False
     """True where systems are looked through for what nobody manages."""
     meddling: float = 0.0
@@ -92,6 +95,7 @@ def draw(engine: Engine, plane: Plane, theme: str | None = None, *, sagas: bool 
     bus.delay = some(0.5, 0.5)
     bus.delay_seconds = 0.2 if pick() < 0.5 else 12.0 * pick()
     bus.reorder = pick() < 0.5
+    bus.gathered = some(0.3, 0.4)
     bus.slow = {name: engine.between(2.0, 45.0) for name in plane.bus.consumers if pick() < 0.08}
     for database in plane.databases.values():
         database.faults.busy = some(0.3, 0.1)
@@ -182,7 +186,7 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         faults.lag, faults.lag_seconds = 0.8, 4.0
     elif theme == "crashes":
         profile.strokes["crash"], profile.crash_point = 0.7, 0.02
-        plane.crash_favourite = tuple(KINDS)[engine.below(len(KINDS))]
+        plane.crash_favourite = OF_ATTEMPTS[engine.below(len(OF_ATTEMPTS))]
     elif theme == "echo":
         bus.duplicate, bus.delay, bus.delay_seconds, bus.reorder = 0.6, 0.4, 12.0, True
         profile.ack_wait_seconds = 2.0
@@ -247,6 +251,11 @@ def _bring(theme: str, engine: Engine, plane: Plane, profile: Profile) -> None:
         profile.meddling = 0.3 if engine.chance(0.5) else 0.0
         for kind in ("freeze", "outage", "database_down", "stall", "revoke"):
             profile.strokes.pop(kind, None)
+    elif theme == "writers":  # several want the same page, and nobody knows for long what became of a write
+        profile.writers = 0.8
+        faults.late, faults.lost_answer, faults.lost_request, faults.slow_seconds = 0.5, 0.4, 0.2, 3.0
+        faults.permanent = faults.business = faults.unavailable = 0.0
+        faults.slow_worker, profile.ack_wait_seconds = 0.4, 6.0
     elif theme == "unseen":  # what was established does not stay, and people end what nobody can observe
         faults.vandal, profile.strokes["vandal"], profile.thorough = 0.9, 1.5, True
         faults.permanent = faults.business = 0.0

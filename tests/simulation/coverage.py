@@ -119,7 +119,7 @@ _OVER: Final = "what is DONE has no next time"
 
 UNREACHED: Final[dict[str, dict[str, str]]] = {
     "operation": {
-        **{f"{state} × cancel": _ONE_COMMIT for state in ("RECEIVED", "VALIDATING", "AUTHORIZED")},
+        **{f"{state} × cancel": _ONE_COMMIT for state in ("RECEIVED", "AUTHORIZED")},
         **{f"{state} × settle_exists": _NOTHING_THERE for state in ("FAILED", "CONFLICT", "DEAD_LETTERED")},
     },
     "ledger": {

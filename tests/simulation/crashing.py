@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 LIKELY: Final = 0.15
 """How likely a process dies at the kind of crash point that a seed favours."""
+AROUND_AN_EFFECT: Final = 0.4
+"""The same where it is passed once an attempt, not with every message."""
 
 KINDS: Final = {
     "fetched": "after a fetch",
@@ -24,6 +26,8 @@ KINDS: Final = {
     **dict.fromkeys(("claimed", "asked", *(ask.value for ask in Ask)), "while a repair is carried out"),
 }
 """What the last part of a crash point's name says."""
+OF_ATTEMPTS: Final = ("fetched", "before_commit", "committed", "published", "acked", "before_send", "target_acted")
+"""The kinds that every command passes; within repairs the menders die."""
 
 
 class SimulatedCrashPoints:
@@ -40,7 +44,8 @@ class SimulatedCrashPoints:
         if plane.crash_point <= 0.0:
             return
         end = point.rsplit(".", 1)[-1]
-        if plane.engine.chance(LIKELY if plane.crash_favourite in (end, point) else plane.crash_point):
+        favoured = AROUND_AN_EFFECT if end in ("before_send", "target_acted") else LIKELY
+        if plane.engine.chance(favoured if plane.crash_favourite in (end, point) else plane.crash_point):
             plane.engine.injected[f"crash {KINDS[end]}"] += 1
             plane.coverage["crashes"][point] += 1
             raise Crash(point)

@@ -61,10 +61,17 @@ def _establishes(element: str, window_seconds: float) -> Establishes:
     )
 
 
-def _undo(command_type: str, **more: Any) -> Mapping:
+def _undo(command_type: str, also: dict[str, ValueFrom] | None = None, **more: Any) -> Mapping:
     """The command that takes back an operation, which it names."""
-    payload = {"text": ValueFrom(const="undone"), "undoes": ValueFrom(pointer="/command_id")}
+    payload = {"text": ValueFrom(const="undone"), "undoes": ValueFrom(pointer="/command_id"), **(also or {})}
     return Mapping(command_type=command_type, payload=payload, **more)
+
+
+def _edits(type_: str, effect_class: EffectClass, **more: Any) -> CommandDeclaration:
+    """A type that reads a page, compares and writes, at a target that compares nothing."""
+    page = {"type": "object", "properties": {"page": {"type": "string"}}, "required": ["page"]}
+    alone = {"payload_schema": page, "acts_on": "page/{/payload/page}", "exclusive": True}
+    return _declaration(type_, effect_class, Findability.MARKER, **alone, **more)
 
 
 COMMANDS: Final = (
@@ -99,7 +106,14 @@ COMMANDS: Final = (
         reconciliation="person",
     ),
     _declaration("beta.charge", EffectClass.RETRYABLE, Findability.BUSINESS_KEY, identity=("/payload/text",)),
+    _edits(
+        "alpha.edit",
+        EffectClass.COMPENSABLE,
+        compensation=_undo("alpha.edit_back", {"page": ValueFrom(pointer="/payload/page")}),
+    ),
 )
+EDIT: Final = COMMANDS[-1]
+"""Has its page alone while it may act on it."""
 
 STEPS: Final = (
     _declaration(
@@ -110,6 +124,7 @@ STEPS: Final = (
         compensation=_undo("alpha.remove_page"),
     ),
     _declaration("alpha.remove_page", EffectClass.RETRYABLE, Findability.MARKER),
+    _edits("alpha.edit_back", EffectClass.RETRYABLE),
     _declaration(
         "beta.reserve",
         EffectClass.COMPENSABLE,

@@ -34,7 +34,7 @@ OUTCOMES: Final = {
     "check": ("failed",),
 }
 REACTIONS: Final = ("compensate", "cancel", "takeover", "safe_stop", "continue")
-BEFORE: Final = ("alpha.make_page", "alpha.make_draft", "beta.reserve", "beta.look")
+BEFORE: Final = ("alpha.make_page", "alpha.make_draft", "alpha.edit", "beta.reserve", "beta.look")
 AFTER: Final = ("beta.notify", "alpha.put_note", "beta.look", "beta.charge")
 PIVOTS: Final = ("alpha.release", "alpha.release", "alpha.publish", "beta.send_mail")
 
@@ -43,6 +43,8 @@ def _command(rng: random.Random, name: str, command_type: str) -> dict[str, Any]
     step: dict[str, Any] = {"id": name, "command": command_type, "with": {"text": "${input.text}", "of": name}}
     if command_type == "alpha.release":
         step["with"]["content_sha256"] = "${input.sha}"
+    elif command_type == "alpha.edit":
+        step["with"]["page"] = "${input.shared}"
     scope = "shared" if rng.random() < 0.2 else "id"
     step["key"] = f"{command_type}:{name}:${{input.{scope}}}"
     if rng.random() < 0.15:  # the same effect wanted by several steps, perhaps

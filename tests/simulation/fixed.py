@@ -23,21 +23,22 @@ class Share:
 
 COMMANDS: Final = (
     Share(20),
-    Share(8, "late"),
+    Share(6, "late"),
     Share(8, "orphan"),
     Share(8, "blind"),
-    Share(12, "crashes"),
+    Share(14, "crashes"),
     Share(8, "echo"),
     Share(8, "refusals"),
     Share(10, "liar"),
     Share(10, "word"),
-    Share(8, "stale"),
+    Share(6, "stale"),
     Share(10, "deaf"),
     Share(10, "vandals"),
-    Share(14, "operators"),
-    Share(12, "outsiders"),
+    Share(12, "operators"),
+    Share(10, "outsiders"),
     Share(8, "menders"),
     Share(8, "outage"),
+    Share(6, "writers"),
 )
 WORKFLOWS: Final = (
     Share(36),
@@ -112,6 +113,7 @@ RARE: Final = frozenset(
         *(f"element: IGNORED × {turn}" for turn in ("established", "retire", "repair_succeeded")),
         "incident: RECOVERING × relapse",
         "operation: CONFLICT × retry_by_person",
+        "operation: VALIDATING × cancel",
         "element: PENDING × repair_succeeded",
         "element: VERIFY × repair_failed",
         "element: VERIFY × repair_succeeded",
@@ -121,17 +123,17 @@ RARE: Final = frozenset(
 """What needs several rare things within moments: seeds may take it, the tables' own tests do."""
 
 LIKELY: Final[dict[str, int]] = {
-    "operation: QUEUED × cancel": 1031,
-    "operation: OUTCOME_UNKNOWN × leave_unknown": 1011,
-    "operation: OUTCOME_UNKNOWN × beat": 1237,
-    "operation: OUTCOME_UNKNOWN × cancel": 1027,
-    "operation: ORPHAN_SUSPECTED × reject_transient": 1001,
-    "operation: ORPHAN_SUSPECTED × beat": 1110,
-    "operation: ORPHAN_SUSPECTED × cancel": 1219,
-    "ledger: UNKNOWN × task for a newer fence": 1017,
-    "ledger: CONFIRMED × task for a newer fence": 1001,
-    "incident: OPEN × probe": 1006,
-    "settlement: FINDING × requested": 1100,
+    "operation: RUNNING × cancel": 1115,
+    "operation: OUTCOME_UNKNOWN × conflict": 1033,
+    "operation: OUTCOME_UNKNOWN × cancel": 1049,
+    "operation: ORPHAN_SUSPECTED × reject_permanent": 1013,
+    "operation: ORPHAN_SUSPECTED × cancel": 1147,
+    "operation: CONFLICT × settle_absent": 1021,
+    "operation: NEEDS_REVIEW × settle_exists": 1124,
+    "operation: NEEDS_REVIEW × settle_absent": 1107,
+    "ledger: CONFIRMED × task for a newer fence": 1034,
+    "repair: EXECUTING × withdraw": 1045,
+    "repair: WAITING_APPROVAL × withdraw": 1044,
 }
 """Rare transition → the seed of its theme that took it last; `python -m tests.simulation.likely` finds them anew."""
 

@@ -451,14 +451,23 @@ class GatewayMemory(BatchMemory):
             fresh = [row for row in rows if row.state == "ACCEPTED" and row.tenant == item.tenant]
             await self.update("operator_command", [row.evolve(**told, allowed_actions=allowed) for row in fresh])
 
-    async def save_signal(self, row: SignalRow) -> bool:
-        """Keep a signal; False where its event id is known."""
-        return bool(await self.insert_new("signal", [row]))
+    async def owners_of_cases(self, workflow_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Tenant and subject of cases."""
+        rows = await self.get("case_view", "workflow_id", workflow_ids)
+        return {row.workflow_id: (row.tenant, row.subject) for row in rows}
 
-    async def signal(self, workflow_id: str, event_id: str) -> SignalRow | None:
-        """One signal."""
-        wanted = (workflow_id, event_id)
-        return next(iter(await self.select("signal", lambda row: (row.workflow_id, row.event_id) == wanted)), None)
+    async def save_signals(self, rows: Sequence[SignalRow]) -> int:
+        """Keep signals; how many of them were not known."""
+        return len(await self.insert_new("signal", rows))
+
+    async def signals(self, keys: Collection[tuple[str, str]]) -> list[SignalRow]:
+        """Signals by (workflow id, event id)."""
+        return await self.select("signal", lambda row: (row.workflow_id, row.event_id) in keys)
+
+    async def open_signals(self, workflow_ids: Sequence[str]) -> dict[str, int]:
+        """How many signals of each case nobody has disposed of yet."""
+        rows = await self.get("signal", "workflow_id", workflow_ids)
+        return Counter(row.workflow_id for row in rows if row.disposition in ("pending", "held"))
 
     async def dispose_signals(self, disposed: Sequence[SignalDisposed]) -> None:
         """What became of signals; the newest telling counts."""

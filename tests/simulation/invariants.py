@@ -16,6 +16,7 @@ from tests.simulation.saga_invariants import SagaJudge
 from tests.simulation.verdict import P3, demand, demand_p3
 from tests.simulation.world import Effect
 from trueup_common.contracts.adapter import Call
+from trueup_common.contracts.declaration import target_of
 from trueup_common.contracts.events import CaseAnswered
 from trueup_common.contracts.history import GENESIS, verify
 from trueup_common.contracts.journal import InstanceRow
@@ -54,6 +55,12 @@ INTENT: Final = (
 )
 
 
+def _object(call: Call) -> tuple[str, ...]:
+    """The object that a call writes."""
+    target = call.operation.target
+    return call.operation.tenant, target.system, target_of(call.declaration, call.operation.payload, target.resource)
+
+
 class Judge:
     """Watches every commit and every effect."""
 
@@ -69,6 +76,10 @@ class Judge:
         """(operation, fence) → until when (seconds, less what clocks were set back) its first byte may leave."""
         self.taken_over: dict[str, dict[str, int]] = {}
         """Case → the fences of its operations when a person took it over."""
+        self.written: dict[tuple[str, ...], list[str]] = {}
+        """Object of exclusive types → the operations that wrote it, one after the other."""
+        self.read: dict[tuple[str, int], int] = {}
+        """(operation, fence) → how many had written its object when it read it."""
         self._chain: dict[str, tuple[int, str]] = {}
         self._caused: dict[tuple[str, str], int] = {}
 
@@ -290,6 +301,8 @@ class Judge:
             since = self.plane.governed_at.get(key, self.plane.engine.now)
             within = GOVERNED_WITHIN_SECONDS + engine.step_back_seconds
             demand(engine.now - since < within, f"{name}: a new effect in spite of {key}")
+        if call.declaration.exclusive:
+            self.read[name, fence] = len(self.written.setdefault(_object(call), []))
         self.checks["transmitted"] += 1
 
     def _is_workflow(self, operation: Any) -> bool:
@@ -297,10 +310,16 @@ class Judge:
         return bool(instance.definition != "command")
 
     def happened(self, call: Call, effects: list[Effect]) -> None:
-        """Each effect at most once."""
+        """Each effect at most once, and nobody's text lost."""
         name = call.operation.command_id
         if self.plane.world.honest:
             demand(len(effects) == 1, f"{name}: happened {len(effects)} times")
+        if call.declaration.exclusive:
+            written = self.written[_object(call)]
+            unread = {writer for writer in written[self.read[name, call.fence] :] if writer != name}
+            demand(not (unread and self.plane.world.honest), f"{name} wrote over what it had not read: {unread}")
+            written.append(name)
+            self.checks["written alone"] += 1
         self.checks["happened"] += 1
 
     def answered(self, message: Any) -> None:
@@ -449,7 +468,8 @@ class Judge:
     def _repairs(self, orchestrator: MemoryDatabase) -> None:
         """However often a stranger changes a value back, repairs of one element by itself stay within its budget.
 
-        The budget starts over only where the element held for long: that often it may be spent in this time.
+        The budget starts over only where the element held for long: that often it may be spent in this time. A repair
+        that was under way when the case of what it repairs turned back outlives it: then it has a budget of its own.
         """
         budget = self.plane.budget
         terms = 1 + int((self.plane.engine.now + self.plane.engine.offset) / budget.holds_seconds)
@@ -458,6 +478,7 @@ class Judge:
         for row in orchestrator.rows("operation"):
             place = row.tenant, row.target_resource, row.command_type
             (owners if row.supersedes is None else repairs)[place] += 1
+            owners[place] += self.plane.outlives(row)
         fresh = self.mending.budgets_given_by_people()
         for place, count in repairs.items():
             most = budget.repairs_max * (terms * owners[place] + fresh) + fresh

@@ -198,6 +198,8 @@ class MendingJudge:
                 continue
             demand(bool(row.owner) and row.deadline_at > now, f"{name}: open without owner and time")
             shown = repairs.get((row.repair_id,)) if row.repair_id is not None else None
+            doubt = row.kind in ("unknown_outcome", "stale_running")
+            demand(shown is not None or doubt, f"{name}: open, no case undoes it any more, and nothing was planned")
             if shown is not None:
                 demand(row.repair_status == shown.status.value, f"{name}: shows {row.repair_status}, is {shown.status}")
 
@@ -267,6 +269,7 @@ class MendingJudge:
             if any(item.element in stubborn for item in declared):
                 place = (row.tenant, row.target_resource)
                 (owners if row.supersedes is None else repairs)[place] += 1
+                owners[place] += plane.outlives(row)
         fresh = self.budgets_given_by_people()
         for place, count in repairs.items():
             most = plane.budget.repairs_max * (owners[place] + fresh) + fresh

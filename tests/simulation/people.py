@@ -19,7 +19,6 @@ from tests.simulation.desks import Caller, Desk, at_gateway
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.verdict import demand
 from trueup_common.contracts.canonical import digest
-from trueup_common.contracts.events import SignalReceived
 from trueup_common.contracts.operators import CASE, UNVERIFIED, OperatorAction
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepPhase, WorkflowDocument
@@ -27,9 +26,9 @@ from trueup_gateway.api import approvals, operators
 from trueup_gateway.api.acts import telling
 from trueup_gateway.core.approval import WORKFLOW
 from trueup_gateway.core.operators import effects_of
-from trueup_gateway.core.person_records import SignalRow
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.workflow_start import StartRequest
+from trueup_gateway.signalling import Sending, Taken
 from trueup_gateway.store import Reader
 
 if TYPE_CHECKING:
@@ -258,37 +257,30 @@ class People:
         return waits and self.engine.chance(0.3)
 
     async def _signal(self, process: Process, view: Any, event: str, event_id: str, data: Any) -> None:
-        store, publisher = self.plane.gateways[process.name]
-        async with store.transaction() as tx:
-            if await tx.case_of(Reader(view.tenant), view.workflow_id) is None:
-                return
-            moment = await tx.moment()
-            row = SignalRow(
-                workflow_id=view.workflow_id,
-                event_id=event_id,
-                tenant=view.tenant,
-                fingerprint=digest([event, data]),
-                type=event,
-                actor=f"agent@{view.tenant}",
-                disposition="pending",
-                received_at=moment.business,
-            )
-            if not await tx.save_signal(row):
-                return
-            received = SignalReceived(
-                event_id=event_id,
-                workflow_id=view.workflow_id,
-                tenant=view.tenant,
-                type=event,
-                data=data,
-                actor=row.actor,
-                received_at=row.received_at,
-            )
-            name = f"{view.workflow_id}:signal:{event_id}"
-            outgoing = telling(received, "signal", view.tenant, name, moment, None)
-            await tx.post([outgoing])
-        self.engine.note(f"signal {event_id} to {view.workflow_id}")
-        await publisher.publish([outgoing])
+        """One batch: the signal, at times together with its repetition, or with another event under the same id."""
+        engine = self.engine
+        sent = Sending(
+            sender=Reader(view.tenant),
+            actor=f"agent@{view.tenant}",
+            workflow_id=view.workflow_id,
+            event_id=event_id,
+            type=event,
+            data=data,
+            occurred_at=None,
+            traceparent=None,
+        )
+        sendings = [sent]
+        if engine.chance(0.3):
+            sendings.append(sent if engine.chance(0.5) else replace(sent, data={"ok": not data["ok"]}))
+        engine.injected["a callback twice in one batch"] += len(sendings) > 1
+        verdicts, outgoing = await self.plane.takers[process.name]._commit(sendings)
+        demand(len(outgoing) <= 1, f"{event_id}: one callback was kept {len(outgoing)} times")
+        for sending, verdict in zip(sendings, verdicts, strict=True):
+            if isinstance(verdict, Taken):
+                demand(verdict.row.fingerprint == sending.fingerprint, f"{event_id}: another event was taken for it")
+        SimulatedCrashPoints(self.plane).reach("gateway-signal.committed")
+        engine.note(f"signal {event_id} to {view.workflow_id}: {len(outgoing)} new")
+        await self.plane.gateways[process.name][1].publish(outgoing)
 
     # operating
 

@@ -30,7 +30,7 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.governance import GovernanceEntry, key_of
 from trueup_common.contracts.grant import GrantClaims
 from trueup_common.contracts.journal import JournalRow
-from trueup_common.contracts.states import EffectClass, RiskLevel
+from trueup_common.contracts.states import CompensationState, EffectClass, RiskLevel
 from trueup_common.contracts.task import Beat
 from trueup_common.contracts.topology import answer_subject
 from trueup_common.contracts.workflow import WorkflowDocument
@@ -48,6 +48,8 @@ from trueup_gateway.core.policy import EXECUTE, Act, Answer, Question
 from trueup_gateway.core.records import CapabilityRow, DecisionRow, DefinitionRow, FreezeRow
 from trueup_gateway.handler import GrantHandler, ViewHandler
 from trueup_gateway.rules import Rules
+from trueup_gateway.sightings import Sightings
+from trueup_gateway.signalling import SignalTaker
 from trueup_gateway.starting import Starter
 from trueup_orchestrator.core.case import Terms
 from trueup_orchestrator.handler import CommandHandler, EventHandler, Timers
@@ -191,6 +193,7 @@ class Plane:
         self.watches: dict[str, SimulatedGovernance] = {}
         self.acceptors: dict[str, tuple[Acceptor, SimulatedPublisher]] = {}
         self.starters: dict[str, Starter] = {}
+        self.takers: dict[str, SignalTaker] = {}
         self.gateways: dict[str, tuple[MemoryStore, SimulatedPublisher]] = {}
         self.rules: Any = SimulatedRules(self)
         self.documents: dict[str, WorkflowDocument] = {}
@@ -226,6 +229,11 @@ class Plane:
         """The journal row as committed."""
         row: JournalRow | None = self.databases["orchestrator"].tables["operation"].rows.get((command_id,))
         return row
+
+    def outlives(self, row: JournalRow) -> bool:
+        """True for a repair that was under way when the case of what it repairs turned back."""
+        older = self.operation(row.supersedes) if row.supersedes is not None else None
+        return older is not None and older.compensation_state is not CompensationState.NONE
 
     def declaration(self, command_type: str) -> CommandDeclaration:
         """A declaration."""
@@ -406,6 +414,14 @@ class Plane:
             crash=SimulatedCrashPoints(self),
             schedule=SCHEDULE,
             queue_max=100,
+        )
+        self.takers[process.name] = SignalTaker(
+            store=store,
+            publisher=publisher,
+            crash=SimulatedCrashPoints(self),
+            schedule=SCHEDULE,
+            queue_max=100,
+            sightings=Sightings(),
         )
 
     def _orchestrator(self, process: Process) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tests.simulation.bus import BusFaults
 from tests.simulation.chaos import Strokes, draw
 from tests.simulation.coverage import TABLES, recorded
-from tests.simulation.declarations import COMMANDS
+from tests.simulation.declarations import COMMANDS, EDIT
 from tests.simulation.documents import NUMBERS, legal
 from tests.simulation.engine import Engine, Process, Sleep, Violation
 from tests.simulation.memory import StoreFaults
@@ -23,6 +23,7 @@ from tests.simulation.people import People, Starter, Wanted
 from tests.simulation.plane import TENANTS, Plane, reply_to
 from tests.simulation.world import WorldFaults
 from trueup_common.contracts.canonical import digest, fingerprint
+from trueup_common.contracts.declaration import object_of
 from trueup_common.contracts.ids import command_id
 from trueup_gateway.core.acceptance import Accepted, Replayed, Submission, identity_of
 from trueup_gateway.core.refusal import Refused
@@ -122,6 +123,8 @@ class Client:
         request = self.request
         salt = f"{self.engine.seed:x}-{request.number}{self.name}-{self.asked}-{tries}"
         payload = {"text": request.text}
+        if request.declaration is EDIT:
+            payload["page"] = f"s-{request.resource[-1]}"  # as workflows name them
         target = {"system": request.declaration.system, "resource": request.resource, "expected_version": None}
         return Submission(
             tenant=request.tenant,
@@ -140,6 +143,7 @@ class Client:
             saga_id=f"saga_{salt}",
             command_id=command_id(f"wf_{salt}", "command", 1),
             deadline_at=self.engine.business() + timedelta(seconds=1800),
+            acts_on=object_of(request.declaration, payload),
             reply_to=reply_to(process),
         )
 
@@ -157,8 +161,8 @@ async def accept(plane: Plane, process: Process, submission: Submission) -> Any:
     return verdicts[0]
 
 
-def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]:
-    requests = []
+def _requests(engine: Engine, chaos_seconds: float, least: int, writers: float = 0.0) -> list[Request]:
+    requests: list[Request] = []
     for number in range(least + engine.below(COMMANDS_MAX)):
         requests.append(
             Request(
@@ -171,6 +175,8 @@ def _requests(engine: Engine, chaos_seconds: float, least: int) -> list[Request]
                 repeats=1 if engine.chance(0.7) else 2,
             )
         )
+        if engine.chance(writers):
+            requests[-1].declaration, requests[-1].resource, requests[-1].at = EDIT, "thing-0", 4.0 * number
     return requests
 
 
@@ -234,7 +240,7 @@ class Run:
     def _commands(self, chaos_seconds: float, *, themed: bool) -> list[Request]:
         if self.sagas:
             return _requests(self.engine, chaos_seconds, 1)[: self.engine.below(3)]
-        return _requests(self.engine, chaos_seconds, COMMANDS_MAX if themed else 1)
+        return _requests(self.engine, chaos_seconds, COMMANDS_MAX if themed else 1, self.profile.writers)
 
     def _draw_workflows(self, chaos_seconds: float, *, themed: bool) -> None:
         engine = self.engine
@@ -329,6 +335,7 @@ def run_seed(seed: int, theme: str | None = None, *, sagas: bool | None = None, 
         for process in (*run.plane.processes, run.plane.clients):
             process.down()
     plane = run.plane
+    run.engine.note(f"END after {run.engine.steps} steps; the next number would be {run.engine.random.random()}")
     counts["operation"].update(plane.coverage["marked"])
     ends: Counter[str] = Counter(row.state.value for row in plane.databases["orchestrator"].rows("operation"))
     instances = plane.databases["orchestrator"].rows("instance")

@@ -5,7 +5,7 @@ It works out for itself what may be undone, and in which order; nothing here ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +73,14 @@ def needs(document: WorkflowDocument, step_id: str) -> set[str]:
     return found
 
 
+def _begins(before: Mapping[str, Any] | None, state: Mapping[str, Any]) -> bool:
+    """True where a step has just begun, for the first time or anew."""
+    if state["phase"] not in (StepPhase.RUNNING, StepPhase.DONE, StepPhase.WAITING):
+        return False
+    idle = before is None or before["phase"] not in (StepPhase.RUNNING, StepPhase.DONE, StepPhase.WAITING)
+    return idle or (before is not None and before["generation"] != state["generation"])
+
+
 class SagaJudge:
     """Watches workflows."""
 
@@ -96,7 +104,7 @@ class SagaJudge:
         if instance.status is InstanceStatus.CLOSED and before is not None and before.status != instance.status:
             self._relied_on(instance)
         self._direction(before, instance, rows)
-        self._steps(instance, document, rows)
+        self._steps(before, instance, document, rows)
         if before is not None and before is not instance:
             known = {item["id"]: item["phase"] for item in before.steps}
             for item in instance.steps:
@@ -160,12 +168,19 @@ class SagaJudge:
             demand(after.status not in UNDONE, f"{name}: {after.status} after the pivot")
             demand(after.pivot == "passed", f"{name}: the pivot passed and is said to be {after.pivot}")
 
-    def _steps(self, instance: InstanceRow, document: WorkflowDocument, rows: Sequence[JournalRow]) -> None:
+    def _steps(
+        self,
+        before: InstanceRow | None,
+        instance: InstanceRow,
+        document: WorkflowDocument,
+        rows: Sequence[JournalRow],
+    ) -> None:
         """Steps begin after what they need; a person's word counts only as the gateway's row has it."""
         name, states = instance.workflow_id, {item["id"]: item for item in instance.steps}
+        known = {item["id"]: item for item in before.steps} if before is not None else {}
         for step in document.steps:
             state = states[step.id]
-            if state["phase"] in (StepPhase.RUNNING, StepPhase.DONE, StepPhase.WAITING):
+            if _begins(known.get(step.id), state):  # what it needed may be begun anew later, by a person who resumes
                 for needed in document.needs[step.id]:
                     other = states[needed]
                     tried = any(row.command_id == other.get("command_id") and row.operator_command_id for row in rows)

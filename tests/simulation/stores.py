@@ -15,11 +15,13 @@ from tests.simulation.gateway_stores import GATEWAY_TABLES
 from tests.simulation.memory import MemoryTransaction, Table, Unique
 from trueup_adapters import tables as adapters_tables
 from trueup_adapters.core.effect import EffectRow, LedgerStatus
+from trueup_adapters.store import SOMEBODY, ObjectKey
 from trueup_adapters.store import Changes as AdaptersChanges
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
 from trueup_common.contracts.states import InstanceStatus, OperationState
 from trueup_common.runtime.ports import VersionConflict
 from trueup_orchestrator import tables as orchestrator_tables
+from trueup_orchestrator.columns import HOLDS_KEY
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
@@ -39,7 +41,7 @@ from trueup_repair_planner.core.repair import Status as RepairStatus
 MAIL: Final = frozenset({"inbox", "outbox", "quarantine", "delivery_failure", "stream_mark"})
 CONDITIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "identity IS NOT NULL": lambda row: row.identity is not None,
-    orchestrator_tables.HOLDS_KEY: lambda row: row.error_code != "identity_in_use",
+    HOLDS_KEY: lambda row: row.error_code != "identity_in_use",
     "start_key IS NOT NULL": lambda row: row.start_key is not None,
     "held": lambda row: row.held,
     "removed_by IS NULL": lambda row: row.removed_by is None,
@@ -331,7 +333,7 @@ class OrchestratorMemory(MemoryTransaction):
 
     async def holders(self, keys: Sequence[Key], identities: Sequence[Identity]) -> list[Holder]:
         """Who holds keys and identities."""
-        holds = CONDITIONS[orchestrator_tables.HOLDS_KEY]
+        holds = CONDITIONS[HOLDS_KEY]
 
         def key(row: JournalRow) -> Key:
             return (row.tenant, row.idempotency_key, row.generation)
@@ -521,6 +523,19 @@ class AdaptersMemory(MemoryTransaction):
     async def effects(self, command_ids: Sequence[str]) -> list[EffectRow]:
         """By operation."""
         return await self.get("effect", "command_id", command_ids)
+
+    async def holders(self, system: str, objects: Sequence[ObjectKey], now: datetime) -> dict[ObjectKey, set[str]]:
+        """First the locks, then the rows."""
+        found: dict[ObjectKey, set[str]] = {}
+        for key in objects:
+            locked = await self.try_advisory_lock(("object", system, *key))
+            found[key] = set() if locked else {SOMEBODY}
+        for row in await self.select("effect", lambda row: row.object_key is not None and row.system == system):
+            acts = row.status in (LedgerStatus.SENT, LedgerStatus.UNKNOWN) and row.late_until > now
+            if acts and (row.tenant, row.object_key) in found:
+                found[row.tenant, row.object_key].add(row.command_id)
+        self.engine.injected["two writers of one object"] += any(found.values())
+        return found
 
     async def overdue(self, now: datetime, limit: int) -> list[EffectRow]:
         """Open rows that are due, locked."""

@@ -116,17 +116,22 @@ def _repeat_what_is_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(receipts, "leave_unknown", repeat)
 
 
+def _let_two_write_one_object(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(adapter_handler, "_object", lambda task, declaration: None)
+
+
 BROKEN: dict[str, tuple[Break, str | None, int]] = {
     "resend_what_was_sent": (resend_what_was_sent, None, 7),
     "drop_the_fence_check": (_drop_the_fence_check, "orphan", 0),
     "missing_without_proof": (_missing_without_proof, "blind", 2),
     "missing_too_early": (_missing_too_early, "late", 0),
     "trust_an_old_look": (_trust_an_old_look, "late", 0),
-    "ack_before_commit": (_ack_before_commit, "crashes", 5),
+    "ack_before_commit": (_ack_before_commit, "crashes", 0),
     "ignore_the_inbox": (_ignore_the_inbox, "echo", 0),
-    "send_before_the_commit": (_send_before_the_commit, None, 5),
+    "send_before_the_commit": (_send_before_the_commit, None, 1),
     "never_relay": (_never_relay, None, 0),
-    "repeat_what_is_unknown": (_repeat_what_is_unknown, None, 13),
+    "repeat_what_is_unknown": (_repeat_what_is_unknown, None, 17),
+    "let_two_write_one_object": (_let_two_write_one_object, "writers", 4),
 }
 """What is broken, the misfortunes that this rule exists for (None: any), and the seed to look at first."""
 

@@ -29,6 +29,7 @@ def test_every_workflow_ends_well_or_in_a_persons_hands() -> None:
     for end in (InstanceStatus.CLOSED, InstanceStatus.COMPENSATED, InstanceStatus.CANCELLED):
         assert ends[end.value] > 5, ends
     assert ends[InstanceStatus.HUMAN_TAKEOVER.value] > 5, ends
+    assert summary.injected["a callback twice in one batch"]
     assert [phrase for phrase in P3 if summary.checks[phrase] < summary.seeds] == []
     hunt(summary, sagas=True)
     assert [(result.seed, result.violation) for result in summary.failed] == []

@@ -144,6 +144,16 @@ def test_what_fails_for_good_before_the_pivot_is_taken_back(plane: Plane, world:
         assert row["compensates"] and row["attempt_count"] >= 1 and row["receipt"]
     world.comes_to(TAKEN_BACK)
     plane.history(workflow_id)
+    plane.free_of_exceptions(workflow_id)
+    ended = [item for item in about(plane, "/v1/exceptions?status=closed", workflow_id) if item["kind"] == "failed"]
+    assert [item["resolution_type"] for item in ended] == ["case_compensated"]
+    assert about(plane, "/v1/repairs", workflow_id) == [], "a repair was planned beside the undoing"
+
+
+def about(plane: Plane, place: str, workflow_id: str) -> list[dict[str, Any]]:
+    """Exceptions or repairs of a case."""
+    items = plane.get(place, plane.token("operator:olga", roles=("operator",))).body["items"]
+    return [item for item in items if workflow_id in (item.get("workflow_id"), item.get("source_workflow"))]
 
 
 def test_what_fails_for_good_after_the_pivot_is_a_persons_and_the_rest_is_done(plane: Plane, world: World) -> None:
@@ -183,6 +193,27 @@ def test_a_compensation_that_is_refused_is_an_owned_exception(plane: Plane, worl
     assert found[0]["deadline_at"] > found[0]["opened_at"]
     assert found[0]["failure_class"] == "COMPENSATION_FAILURE"
     world.comes_to({("github.commit", "create"): 1, ("wordpress.post", "create"): 1})
+
+
+def test_a_failure_whose_undoing_is_refused_is_planned_for_with_it(plane: Plane, world: World) -> None:
+    """403 on the publishing and on the trash: the case cannot take back what it caused, so both are somebody's at once.
+
+    Requirements: Q4, Q5, S4
+    """
+    plane.fault("status", method="POST", path=r"/posts/\d+$", status=403, body={"code": "rest_cannot_publish"})
+    plane.fault("status", method="DELETE", path=r"/posts/\d+$", status=403, body={"code": "rest_cannot_delete"})
+    workflow_id = plane.publishing("neither")
+    assert plane.answer(plane.approval(workflow_id)).status == 200
+    plane.status(workflow_id, "HUMAN_TAKEOVER")
+
+    def planned() -> dict[str, str] | None:
+        found = {item["exception_id"]: item for item in plane.exceptions(workflow_id)}
+        repairs = {item["exception_id"]: item["status"] for item in about(plane, "/v1/repairs", workflow_id)}
+        kinds = {item["kind"]: repairs.get(name) for name, item in found.items() if item["owner"]}
+        return kinds if len(kinds) == 2 and all(kinds.values()) else None
+
+    both = eventually(planned, "a repair of the failure, and one of its undoing")
+    assert both == {"failed": "PLANNED", "compensation_failed": "PLANNED"}
 
 
 def test_two_cases_about_one_article_publish_it_once(plane: Plane, world: World) -> None:

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
+from trueup_adapters.columns import EFFECT_FIXED
 from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
-from trueup_adapters.tables import ATTEMPT, DOCUMENT, EFFECT, EFFECT_FIXED
 from trueup_common.contracts.adapter import Document, DocumentsAway
 from trueup_common.contracts.shape import record
 from trueup_common.runtime.db import Connection, Database, SqlStore
@@ -71,8 +71,8 @@ class AdaptersTransaction(Transaction, Protocol):
         ...
 
 
-_EFFECTS: Final = Rows(EFFECT, EffectRow, key=("command_id",), version="state_version", fixed=EFFECT_FIXED)
-_ATTEMPTS: Final = Rows(ATTEMPT, AttemptRow, key=("attempt_id", "status"))
+_EFFECTS: Final = Rows("adapters.effect", EffectRow, key=("command_id",), version="state_version", fixed=EFFECT_FIXED)
+_ATTEMPTS: Final = Rows("adapters.attempt", AttemptRow, key=("attempt_id", "status"))
 
 
 _THERE: Final = "SELECT command_id FROM effect WHERE command_id = ANY($1::text[])"
@@ -141,7 +141,7 @@ def sql_store(database: Database) -> SqlStore[SqlAdaptersTransaction]:
     return SqlStore(database, SqlAdaptersTransaction)
 
 
-_DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("operation_id",))
+_DOCUMENTS: Final = Rows("adapters.document", DocumentRow, key=("operation_id",))
 _PUT: Final = """
 INSERT INTO document (tenant, system, operation_id, key, content, created_at)
 VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT DO NOTHING

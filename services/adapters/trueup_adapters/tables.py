@@ -4,16 +4,12 @@ from typing import Final
 
 from sqlalchemy import Index, MetaData, text
 
+from trueup_adapters.columns import EFFECT_FIXED
 from trueup_adapters.core.document import DocumentRow
 from trueup_adapters.core.effect import AttemptRow, EffectRow
 from trueup_common.runtime.tables import contract_table, mail_tables
 
 METADATA: Final = MetaData(schema="adapters")
-
-EFFECT_FIXED: Final = frozenset(
-    "tenant system workflow_id command_type idempotency_key payload_sha256 operation created_at".split()
-)
-"""Columns that no update writes."""
 
 EFFECT: Final = contract_table(
     EffectRow,

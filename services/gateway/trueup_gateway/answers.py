@@ -23,7 +23,8 @@ log = logging.getLogger("trueup.gateway.answers")
 POLL_SECONDS: Final = 0.8
 POLL_COMMANDS_MAX: Final = 500
 WAITS_MAX: Final = 4000
-TOLD_MAX: Final = 4000
+TOLD_BYTES_MAX: Final = 8 * 1024**2
+"""Of messages that told an end, each counted for its command and for its case: a thousand, or ten of the largest."""
 _ENDS: Final = frozenset(state.value for state in ANSWERED)
 
 
@@ -50,6 +51,7 @@ class AnswerBoard:
         self._cases: dict[str, asyncio.Event] = {}
         self._seen: set[str] = set()
         self._told: dict[str, _Told] = {}
+        self._told_bytes = 0
         self._dismissed = False
 
     def dismiss(self) -> None:
@@ -103,13 +105,25 @@ class AnswerBoard:
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
             answered = orjson.loads(raw.data)
             row = answered["operation"]
-            if len(self._told) >= TOLD_MAX:
-                for name in list(self._told)[: TOLD_MAX // 2]:
-                    del self._told[name]
-            self._told[row["command_id"]] = _Told(row["state_version"], raw.data, "operation")
+            self._keep(row["command_id"], _Told(row["state_version"], raw.data, "operation"))
             self.tell(row)
-            case = answered["instance"]
-            self._told[row["workflow_id"]] = _Told(case["state_version"], raw.data, "instance")
+            self._keep(row["workflow_id"], _Told(answered["instance"]["state_version"], raw.data, "instance"))
+
+    def _keep(self, name: str, told: _Told) -> None:
+        """Remember what was told; where it is too much, the older half is forgotten."""
+        self._forget_told(name)
+        self._told[name] = told
+        self._told_bytes += len(told.message)
+        if self._told_bytes > TOLD_BYTES_MAX:
+            for oldest in list(self._told):
+                if self._told_bytes <= TOLD_BYTES_MAX // 2:
+                    break
+                self._forget_told(oldest)
+
+    def _forget_told(self, name: str) -> None:
+        told = self._told.pop(name, None)
+        if told is not None:
+            self._told_bytes -= len(told.message)
 
     def newest(self, name: str, stored: dict[str, Any]) -> dict[str, Any]:
         """The newer of what the read model holds of a command or case and what this replica already answered.
@@ -120,7 +134,7 @@ class AnswerBoard:
         if told is None:
             return stored
         if told.state_version <= stored["state_version"]:
-            del self._told[name]
+            self._forget_told(name)
             return stored
         return told.row()
 

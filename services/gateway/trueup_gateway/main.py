@@ -257,7 +257,7 @@ async def _add_api(  # noqa: PLR0917 - the parts that both roles share
         lambda: None if context.bus.connected else "bus: not connected",
         *parts.ready,
         lambda: "draining" if context.stop.is_set() else None,
-        lambda: _unloaded(context),
+        context.unloaded,
     ]
     await context.bus.hear(subject, answers.nudge)
     for taker in takers:
@@ -300,13 +300,6 @@ def _accepting(
         Reading("trueup_start_batches", "Transactions that started", lambda: starter.batches_count, counter=True),
     )
     return acceptor, starter
-
-
-def _unloaded(context: Context) -> str | None:
-    for watch in (context.catalog.watch, context.governance.watch):
-        if watch is not None and not watch.loaded.is_set():
-            return f"bucket {watch.bucket} is not loaded yet"
-    return None
 
 
 def check(settings: Settings) -> None:

@@ -16,7 +16,7 @@ import uvicorn
 from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.health import QuietServer, listen
 from trueup_common.runtime.settings import Settings
-from trueup_gateway.patience import patient
+from trueup_gateway.patience import connections_max, patient
 
 REQUEST_SECONDS: Final = 20.0
 """How long a client may take to send one whole request."""
@@ -38,7 +38,7 @@ class ApiServer:
         self._leaving = leaving
         self._leave_seconds = leave_seconds
         self._socket = listen(settings.host, settings.port, share=True)
-        self._protocol = patient(REQUEST_SECONDS)
+        self._protocol = patient(REQUEST_SECONDS, connections_max())
         self._server = QuietServer(
             uvicorn.Config(
                 app,

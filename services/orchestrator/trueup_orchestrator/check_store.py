@@ -11,6 +11,7 @@ from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.rows import Rows
+from trueup_orchestrator.columns import ENDED_LIVES, UNKNOWN_OPEN
 from trueup_orchestrator.core.invariants import (
     EXPIRED_LEASE,
     LATE_SECONDS,
@@ -20,9 +21,8 @@ from trueup_orchestrator.core.invariants import (
     Breach,
     BreachRow,
 )
-from trueup_orchestrator.tables import BREACH, ENDED_LIVES, UNKNOWN_OPEN
 
-BREACHES: Final = Rows(BREACH, BreachRow, key=("breach_id",))
+BREACHES: Final = Rows("orchestrator.breach", BreachRow, key=("breach_id",))
 FOUND: Final = Tally("trueup_invariant_breaches", "Breaches of invariants that were told", ("rule",))
 
 _OPERATION: Final = (

@@ -479,7 +479,8 @@ class Desk:
         stored = [pair for pair in wanted if loads[pair].locked and loads[pair].queued]
         if stored:
             rows = [row for row in await tx.ready(quotas(room, stored, ADMIT_MAX)) if row.workflow_id not in folds]
-            folds.update(await self.load(tx, moment, rows))
+            folds.update(await self.recall(tx, moment, sorted({row.workflow_id for row in rows})))
+            folds.update(await self.load(tx, moment, [row for row in rows if row.workflow_id not in folds]))
         by_command = {row.command_id: fold for fold in folds.values() for row in waiting_rows(fold)}
         waiting = [
             Waiting(command_id, pair_of(row), row.created_at)

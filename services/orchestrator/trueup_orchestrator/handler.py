@@ -33,7 +33,7 @@ from trueup_orchestrator.core.launch import AcceptanceGrant
 from trueup_orchestrator.core.opening import start_workflow
 from trueup_orchestrator.core.operators import fold_command
 from trueup_orchestrator.core.records import DocumentRow
-from trueup_orchestrator.core.replacing import OWING, supersede
+from trueup_orchestrator.core.replacing import OWING, supersede, taken_back
 from trueup_orchestrator.core.start import identity_of, start
 from trueup_orchestrator.core.workflow import Workflow
 from trueup_orchestrator.desk import COMMAND, DeclarationMissing, Desk, freed_slots, log
@@ -148,11 +148,12 @@ class CommandHandler(Foreseeing):
         identities = {body.command_id: self._identity(body) for _, body in starts}
         keys = [_key(body) for _, body in starts]
         taken = await tx.holders(keys, [identity for identity in identities.values() if identity])
+        gone = await self._taken_back(tx, [body for _, body in starts])
         replaced = {
             holder.command_id
             for _, body in starts
             for holder in taken
-            if holder.command_id == body.supersedes and holder.state in REPLACEABLE
+            if holder.command_id == body.supersedes and holder.state in REPLACEABLE and holder.command_id not in gone
         }
         if replaced:
             await tx.pass_on(sorted(replaced))
@@ -163,11 +164,11 @@ class CommandHandler(Foreseeing):
             if holder.identity and holder.command_id not in replaced
         }
         for (message, body), key in zip(starts, keys, strict=True):
-            identity = identities[body.command_id]
-            holder = by_key.get(key) or (by_identity.get(identity) if identity else None)
+            identity, late = identities[body.command_id], body.supersedes in gone
+            holder = by_key.get(key) or (by_identity.get(identity) if identity and not late else None)
             if holder == body.command_id or body.workflow_id in folds:
                 continue  # started already; its inbox entry is gone
-            fold = self._start(message, body, moment, identity=identity, holder=holder)
+            fold = self._start(message, body, moment, identity=identity, holder=holder, late=late)
             folds[body.workflow_id] = fold
             if holder is None:
                 by_key[key] = body.command_id
@@ -176,6 +177,14 @@ class CommandHandler(Foreseeing):
             if body.grant:
                 grants[body.command_id] = AcceptanceGrant(body.grant, body.grant_expires_at)
         await self._supersede(tx, moment, [body for _, body in starts], folds)
+
+    async def _taken_back(self, tx: OrchestratorTransaction, bodies: Sequence[StartCase]) -> set[str]:
+        """What these commands would take the place of although its own case undoes it: such a repair comes too late."""
+        names = sorted({body.supersedes for body in bodies if body.supersedes is not None})
+        if not names:
+            return set()
+        rows = await tx.operations(names)
+        return taken_back(rows, await tx.instances(sorted({row.workflow_id for row in rows})))
 
     async def _supersede(
         self, tx: OrchestratorTransaction, moment: Moment, bodies: Sequence[StartCase], folds: dict[str, Fold]
@@ -270,7 +279,14 @@ class CommandHandler(Foreseeing):
         return (body.tenant, body.command_type, identity) if identity else None
 
     def _start(
-        self, message: Message, body: StartCase, moment: Moment, *, identity: Identity | None, holder: str | None
+        self,
+        message: Message,
+        body: StartCase,
+        moment: Moment,
+        *,
+        identity: Identity | None,
+        holder: str | None,
+        late: bool,
     ) -> Fold:
         authority = self.desk.authority(
             {
@@ -295,6 +311,7 @@ class CommandHandler(Foreseeing):
             cause=message.id,
             traceparent=message.traceparent,
             reply_to=message.reply_to,
+            is_late=late,
         )
 
 

@@ -14,21 +14,10 @@ from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
 from trueup_common.runtime.ports import Transaction, VersionConflict
 from trueup_common.runtime.rows import Rows, Write
+from trueup_orchestrator.columns import HOLDS_KEY, INSTANCE_FIXED, OPERATION_FIXED, READY
 from trueup_orchestrator.core.case import Decision
 from trueup_orchestrator.core.dispatch import Load, Pair
 from trueup_orchestrator.core.records import DocumentRow, LockRow
-from trueup_orchestrator.tables import (
-    DOCUMENT,
-    HISTORY,
-    HOLDS_KEY,
-    INSTANCE,
-    INSTANCE_FIXED,
-    LOCK,
-    OBLIGATION,
-    OPERATION,
-    OPERATION_FIXED,
-    READY,
-)
 
 Key = tuple[str, str, int]
 """(tenant, idempotency key, generation)."""
@@ -154,12 +143,16 @@ class OrchestratorTransaction(Transaction, Protocol):
         ...
 
 
-_INSTANCES: Final = Rows(INSTANCE, InstanceRow, key=("workflow_id",), version="state_version", fixed=INSTANCE_FIXED)
-_OPERATIONS: Final = Rows(OPERATION, JournalRow, key=("command_id",), version="state_version", fixed=OPERATION_FIXED)
-_OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
-_DOCUMENTS: Final = Rows(DOCUMENT, DocumentRow, key=("sha256",))
-_LOCKS: Final = Rows(LOCK, LockRow, key=("tenant", "key", "workflow_id"))
-_HISTORY: Final = Rows(HISTORY, HistoryEvent, key=("workflow_id", "seq"))
+_INSTANCES: Final = Rows(
+    "orchestrator.instance", InstanceRow, key=("workflow_id",), version="state_version", fixed=INSTANCE_FIXED
+)
+_OPERATIONS: Final = Rows(
+    "orchestrator.operation", JournalRow, key=("command_id",), version="state_version", fixed=OPERATION_FIXED
+)
+_OBLIGATIONS: Final = Rows("orchestrator.obligation", ObligationRow, key=("obligation_id",), version="version")
+_DOCUMENTS: Final = Rows("orchestrator.document", DocumentRow, key=("sha256",))
+_LOCKS: Final = Rows("orchestrator.lock", LockRow, key=("tenant", "key", "workflow_id"))
+_HISTORY: Final = Rows("orchestrator.history", HistoryEvent, key=("workflow_id", "seq"))
 
 _VERSIONS: Final = "SELECT workflow_id, state_version FROM instance WHERE workflow_id = ANY($1::text[])"
 _HOLDERS: Final = f"""
@@ -421,7 +414,7 @@ class SqlOrchestratorTransaction(SqlTransaction):
             await self.flush()
             await self.connection.execute(_RELEASE, over)
         else:
-            self.later(Write(_GIVE_UP, (over,), None, LOCK.name, returning="tenant, key, workflow_id", then=_WAKE))
+            self.later(Write(_GIVE_UP, (over,), None, _LOCKS.name, returning="tenant, key, workflow_id", then=_WAKE))
 
     async def save(self, decisions: Sequence[Decision]) -> None:
         """Store decisions, at the latest with the commit.

@@ -19,7 +19,6 @@ from trueup_reconciler.core.element import ElementRow, object_key
 from trueup_reconciler.core.settlement import SettlementRow
 from trueup_reconciler.core.survey import SurveyRow
 from trueup_reconciler.core.visit import PaceRow
-from trueup_reconciler.tables import CANARY, ELEMENT, OBLIGATION, PACE, SETTLEMENT, SURVEY
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -118,12 +117,12 @@ class ReconcilerTransaction(Transaction, Protocol):
         ...
 
 
-_SETTLEMENTS: Final = Rows(SETTLEMENT, SettlementRow, key=("command_id",), version="state_version")
-_ELEMENTS: Final = Rows(ELEMENT, ElementRow, key=("object_key", "element"), version="state_version")
-_OBLIGATIONS: Final = Rows(OBLIGATION, ObligationRow, key=("obligation_id",), version="version")
-_CANARIES: Final = Rows(CANARY, CanaryRow, key=("canary_key",), version="state_version")
-_SURVEYS: Final = Rows(SURVEY, SurveyRow, key=("survey_key",), version="state_version")
-_PACES: Final = Rows(PACE, PaceRow, key=("pace_key",), version="state_version")
+_SETTLEMENTS: Final = Rows("reconciler.settlement", SettlementRow, key=("command_id",), version="state_version")
+_ELEMENTS: Final = Rows("reconciler.element", ElementRow, key=("object_key", "element"), version="state_version")
+_OBLIGATIONS: Final = Rows("reconciler.obligation", ObligationRow, key=("obligation_id",), version="version")
+_CANARIES: Final = Rows("reconciler.canary", CanaryRow, key=("canary_key",), version="state_version")
+_SURVEYS: Final = Rows("reconciler.survey", SurveyRow, key=("survey_key",), version="state_version")
+_PACES: Final = Rows("reconciler.pace", PaceRow, key=("pace_key",), version="state_version")
 
 
 ANY_SETTLEMENT: Final = "SELECT EXISTS (SELECT 1 FROM settlement WHERE next_at <= (SELECT trueup.now()))"
@@ -230,7 +229,7 @@ class SqlReconcilerTransaction(SqlTransaction):
         if changed.new:
             inserted = await rows.insert_new(self.connection, changed.new)
             if len(inserted) != len(changed.new):
-                raise VersionConflict(f"{rows.table.name}: another replica inserted first")
+                raise VersionConflict(f"{rows.name}: another replica inserted first")
         await rows.update(self.connection, changed.moved)
 
 

@@ -27,6 +27,7 @@ from trueup_repair_planner.core.plan import (
     PLANNER,
     asked,
     in_its_turn,
+    left_to_case,
     plan,
     routed,
     subject_of_row,
@@ -127,8 +128,11 @@ class Desk:
                 operators.heard_end(self, row, repair, ended)
 
     def overdue(self, row: ExceptionRow) -> None:
-        """The deadline of an exception passed."""
-        self.exceptions[row.exception_id] = lifecycle.overdue(row, now=self.now, duty=self.rules.duty)
+        """The deadline of an exception passed: what was left to its case is so no more."""
+        late = lifecycle.overdue(row, now=self.now, duty=self.rules.duty)
+        self.exceptions[row.exception_id] = late
+        if left_to_case(row) and not left_to_case(late):
+            self.plan(late)
 
     @property
     def duty(self) -> Duty:
@@ -251,18 +255,20 @@ class Desk:
         if not anew and bool(waits(before)) != bool(waits(row)):
             for repair in (item for item in mine if item.runs_by_itself):
                 self.put(self.exceptions[row.exception_id], in_its_turn(repair, row, self.now))
-        return bool(missed) or anew
+        taken_up = left_to_case(before) and not left_to_case(row)
+        return bool(missed) or anew or taken_up
 
     def _overtake(self, row: ExceptionRow) -> None:
         """The same work is in trouble again: what was sent to mend it did not hold."""
-        facts = facts_of(row.kind, row.failure_class, row.envelope, 0)
-        if self.rules.playbooks.choose(facts).action is Action.NONE:
-            return
         subject = subject_of_row(row)
-        for repair in list(self.repairs.values()):
-            same = repair.tenant == row.tenant and repair.subject_key == subject
+        same = [item for item in self.repairs.values() if item.tenant == row.tenant and item.subject_key == subject]
+        sent = [item for item in same if item.status is Status.VERIFYING and item.exception_id != row.exception_id]
+        facts = facts_of(row.kind, row.failure_class, row.envelope, 0)
+        if not sent or self.rules.playbooks.choose(facts).action is Action.NONE:
+            return
+        for repair in sent:
             other = self.exceptions.get(repair.exception_id)
-            if same and other is not None and other is not row and repair.status is Status.VERIFYING:
+            if other is not None:
                 code = str(row.envelope.get("failure_code") or row.kind)
                 self.put(*course.failed(other, repair, code, None, self.now))
 

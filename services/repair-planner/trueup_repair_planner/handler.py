@@ -22,7 +22,7 @@ from trueup_repair_planner.core import course, lifecycle
 from trueup_repair_planner.core.classify import class_of, envelope_of, envelope_of_message
 from trueup_repair_planner.core.incident import Alarm, causes_of
 from trueup_repair_planner.core.lifecycle import Duty
-from trueup_repair_planner.core.plan import subject_of, subject_of_row
+from trueup_repair_planner.core.plan import left_to_case, subject_of, subject_of_row
 from trueup_repair_planner.core.playbook import Playbooks, read_playbooks
 from trueup_repair_planner.core.repair import RepairRow
 from trueup_repair_planner.desk import Desk, Rules
@@ -172,8 +172,15 @@ class Ticks:
     async def deadlines(self, tx: PlannerTransaction, moment: Moment) -> Sequence[Outgoing]:
         """Escalate exceptions whose deadline passed."""
         desk = Desk(moment, self.rules)
-        desk.load(await tx.overdue_exceptions(moment.business, DUE_LIMIT))
-        for row in list(desk.exceptions.values()):
+        late = await tx.overdue_exceptions(moment.business, DUE_LIMIT)
+        desk.load(late)
+        left = [row for row in late if left_to_case(row)]
+        if left:  # what nobody planned so far is planned now
+            subjects, names = {subject_of_row(row) for row in left}, {row.exception_id for row in left}
+            causes = {cause for row in left for cause in _causes(row.tenant, row.envelope)}
+            repairs = await tx.related_repairs(sorted(subjects), sorted(names))
+            desk.load((), repairs, await tx.incidents_of(sorted(causes)))
+        for row in late:
             desk.overdue(row)
         return await keep(tx, desk)
 

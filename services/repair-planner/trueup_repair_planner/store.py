@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from trueup_common.runtime.db import Database, SqlStore
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.metrics import Tally
-from trueup_common.runtime.ports import Transaction, VersionConflict
+from trueup_common.runtime.ports import Transaction
 from trueup_common.runtime.rows import Rows
+from trueup_repair_planner.columns import FLYING
 from trueup_repair_planner.core.incident import IncidentRow
 from trueup_repair_planner.core.lifecycle import ExceptionRow
 from trueup_repair_planner.core.repair import RepairRow, Status
-from trueup_repair_planner.tables import EXCEPTION, FLYING, INCIDENT, REPAIR
-
-R = TypeVar("R", ExceptionRow, RepairRow, IncidentRow)
 
 
 class PlannerTransaction(Transaction, Protocol):
@@ -68,13 +66,14 @@ class PlannerTransaction(Transaction, Protocol):
         repairs: tuple[Sequence[RepairRow], Sequence[RepairRow]] = ((), ()),
         incidents: tuple[Sequence[IncidentRow], Sequence[IncidentRow]] = ((), ()),
     ) -> None:
-        """Insert and update, each (new, moved), by compare-and-set. Raises VersionConflict where another was first."""
+        """Insert and update, each (new, moved), by compare-and-set. At the latest the commit raises VersionConflict
+        where another was first."""
         ...
 
 
-_EXCEPTIONS: Final = Rows(EXCEPTION, ExceptionRow, key=("exception_id",), version="version")
-_REPAIRS: Final = Rows(REPAIR, RepairRow, key=("repair_id",), version="version")
-_INCIDENTS: Final = Rows(INCIDENT, IncidentRow, key=("incident_id",), version="version")
+_EXCEPTIONS: Final = Rows("repair_planner.exception", ExceptionRow, key=("exception_id",), version="version")
+_REPAIRS: Final = Rows("repair_planner.repair", RepairRow, key=("repair_id",), version="version")
+_INCIDENTS: Final = Rows("repair_planner.incident", IncidentRow, key=("incident_id",), version="version")
 
 
 ANY_OVERDUE: Final = (
@@ -113,7 +112,7 @@ class SqlPlannerTransaction(SqlTransaction):
 
     async def exceptions(self, exception_ids: Sequence[str]) -> list[ExceptionRow]:
         """Exceptions by id."""
-        return await _EXCEPTIONS.get(self.connection, "exception_id", exception_ids)
+        return await _EXCEPTIONS.get(self.reading, "exception_id", exception_ids)
 
     async def overdue_exceptions(self, now: datetime, limit: int) -> list[ExceptionRow]:
         """Open exceptions whose deadline passed, locked for this transaction."""
@@ -125,7 +124,7 @@ class SqlPlannerTransaction(SqlTransaction):
 
     async def repairs(self, repair_ids: Sequence[str]) -> list[RepairRow]:
         """Repairs by id."""
-        return await _REPAIRS.get(self.connection, "repair_id", repair_ids)
+        return await _REPAIRS.get(self.reading, "repair_id", repair_ids)
 
     async def related_repairs(
         self, subjects: Sequence[str], exception_ids: Sequence[str], operator_command_ids: Sequence[str] = ()
@@ -134,7 +133,7 @@ class SqlPlannerTransaction(SqlTransaction):
         if not (subjects or exception_ids or operator_command_ids):
             return []
         return await _REPAIRS.select(
-            self.connection, _RELATED, list(subjects), list(exception_ids), list(operator_command_ids)
+            self.reading, _RELATED, list(subjects), list(exception_ids), list(operator_command_ids)
         )
 
     async def due_repairs(self, now: datetime, statuses: Sequence[Status], limit: int) -> list[RepairRow]:
@@ -164,7 +163,7 @@ class SqlPlannerTransaction(SqlTransaction):
             "WHERE number = (SELECT max(number) FROM incident n WHERE n.tenant = t AND n.cause_key = k)"
         )
         tenants, keys = [tenant for tenant, _ in causes], [key for _, key in causes]
-        return await _INCIDENTS.select(self.connection, tail, tenants, keys)
+        return await _INCIDENTS.select(self.reading, tail, tenants, keys)
 
     async def due_incidents(self, now: datetime, limit: int) -> list[IncidentRow]:
         """Incidents whose time has come, locked for this transaction."""
@@ -182,10 +181,21 @@ class SqlPlannerTransaction(SqlTransaction):
         repairs: tuple[Sequence[RepairRow], Sequence[RepairRow]] = ((), ()),
         incidents: tuple[Sequence[IncidentRow], Sequence[IncidentRow]] = ((), ()),
     ) -> None:
-        """Insert and update by compare-and-set; what ends makes room for what takes its place."""
-        await _save(self.connection, _EXCEPTIONS, *exceptions)
-        await _save(self.connection, _REPAIRS, *repairs)
-        await _save(self.connection, _INCIDENTS, *incidents)
+        """Insert and update by compare-and-set, with the commit; what ends makes room for what takes its place.
+
+        Where a row moved first or is there already, the transaction ends with VersionConflict.
+        """
+        new, moved = repairs
+        self.later(_REPAIRS.updating(moved))
+        if new and moved:  # one statement writes its tables in no order, and an exception has one repair in flight
+            await self.flush()
+        self.later(
+            _REPAIRS.inserting(new),
+            _EXCEPTIONS.inserting(exceptions[0]),
+            _EXCEPTIONS.updating(exceptions[1]),
+            _INCIDENTS.inserting(incidents[0]),
+            _INCIDENTS.updating(incidents[1]),
+        )
         self._count(exceptions[0], [*repairs[0], *repairs[1]], [*incidents[0], *incidents[1]])
 
     def _count(
@@ -199,12 +209,6 @@ class SqlPlannerTransaction(SqlTransaction):
         for item in incidents:
             if item.trail and item.trail[-1]["event"] == "many":
                 self.count(INCIDENTS_OPENED, str(item.cause["by"]))
-
-
-async def _save(connection: Any, rows: Rows[R], new: Sequence[R], moved: Sequence[R]) -> None:
-    await rows.update(connection, moved)
-    if new and len(await rows.insert_new(connection, new)) != len(new):
-        raise VersionConflict(f"{rows.table.name}: another replica inserted first")
 
 
 def sql_store(database: Database) -> SqlStore[SqlPlannerTransaction]:

@@ -5,13 +5,12 @@ from typing import Final
 from sqlalchemy import Index, MetaData, text
 
 from trueup_common.runtime.tables import contract_table, mail_tables
+from trueup_repair_planner.columns import FLYING
 from trueup_repair_planner.core.incident import IncidentRow
 from trueup_repair_planner.core.lifecycle import ExceptionRow
-from trueup_repair_planner.core.repair import IN_FLIGHT, RepairRow
+from trueup_repair_planner.core.repair import RepairRow
 
 METADATA: Final = MetaData(schema="repair_planner")
-
-FLYING: Final = f"status IN ({', '.join(repr(status) for status in sorted(item.value for item in IN_FLIGHT))})"
 
 EXCEPTION: Final = contract_table(
     ExceptionRow,

@@ -217,6 +217,15 @@ ROWS: Final = (
         killers=("tests/common/test_rows.py::test_updates_name_their_rows_in_key_order",),
     ),
     Mutant(
+        name="needed-sessions-closed",
+        law="a session that is needed again and again stays open; one that only a burst needed does not",
+        rows="B5",
+        file=f"{RUNTIME}/db.py",
+        old="            self._spare = min(self._spare, len(self._at_hand))\n",
+        new="",
+        killers=("tests/common/test_foreseen.py::test_sessions_that_only_a_burst_needed_are_closed_after_it",),
+    ),
+    Mutant(
         name="statement-alone-keeps-half",
         law="a statement that is a transaction by itself keeps nothing where one row moved first",
         rows="M1 X7",
@@ -292,6 +301,15 @@ BOUNDS: Final = (
         old=" - self._queue.qsize()",
         new="",
         killers=("tests/common/test_source.py::test_a_backlog_waits_with_the_broker",),
+    ),
+    Mutant(
+        name="crowd-told-of-at-once",
+        law="progress of a crowd waits longer than that of one case",
+        rows="B1",
+        file=f"{RUNTIME}/bus.py",
+        old="max(item.delay_seconds, crowd_seconds)",
+        new="item.delay_seconds",
+        killers=("tests/common/test_progress.py::test_a_crowd_is_told_of_no_faster_than_one_case_after_the_other",),
     ),
     Mutant(
         name="full-portion-forgotten",

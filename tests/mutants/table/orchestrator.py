@@ -48,6 +48,15 @@ STATES: Final = (
         killers=("tests/orchestrator/test_memory.py::test_who_holds_an_old_case_loads_it_again",),
     ),
     Mutant(
+        name="who-waited-loaded-again",
+        law="who waited for a window is in hand still",
+        rows="B1",
+        file="services/orchestrator/trueup_orchestrator/desk.py",
+        old="            folds.update(await self.recall(tx, moment, sorted({row.workflow_id for row in rows})))\n",
+        new="",
+        killers=("tests/orchestrator/test_memory.py::test_who_waited_for_a_window_is_in_hand_still",),
+    ),
+    Mutant(
         name="short-window-decided-by-all-at-once",
         law="where room is short, one transaction alone decides for a window",
         rows="E7",

@@ -136,4 +136,25 @@ MUTANTS: Final = (
             "test_the_end_of_an_operator_command_closes_no_exception_whose_obligation_is_open",
         ),
     ),
+    Mutant(
+        name="left-to-its-case-past-the-deadline",
+        law="nothing is left to its case for longer than its deadline, or than a person wants",
+        rows="Q4 Q5",
+        file=f"{CORE}/plan.py",
+        old="bool(row.envelope.get(UNDOING)) and row.escalations_count == 0",
+        new="bool(row.envelope.get(UNDOING))",
+        killers=(
+            f"{TESTS}/test_left_to_case.py::test_a_person_who_escalates_has_it_planned_for",
+            f"{TESTS}/test_store.py::test_nothing_is_left_to_its_case_for_longer_than_its_deadline",
+        ),
+    ),
+    Mutant(
+        name="given-back-to-nobody",
+        law="what its case does not take back by itself any more is planned for at once",
+        rows="Q5 Q8",
+        file=f"{SERVICE}/desk.py",
+        old="return bool(missed) or anew or taken_up",
+        new="return bool(missed) or anew",
+        killers=(f"{TESTS}/test_left_to_case.py::test_what_is_given_back_is_planned_for_at_once",),
+    ),
 )

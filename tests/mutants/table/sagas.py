@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant, Seeds
 
 CORE: Final = "services/orchestrator/trueup_orchestrator/core"
 PATHS: Final = "tests/orchestrator/test_saga_paths.py"
+LEFT: Final = "tests/orchestrator/test_left_to_case.py"
 RECOVERY: Final = "tests/orchestrator/test_recovery.py"
 UNDO: Final = Seeds(120, theme="undo", sagas=True)
 
@@ -94,6 +95,42 @@ BACKWARD: Final = (
         killers=(f"{PATHS}::test_failed_compensation_is_owned",),
     ),
     Mutant(
+        name="stuck-and-still-left-to-the-case",
+        law="a failure is left to its case only while that undoes by itself",
+        rows="Q4 S4",
+        file=f"{CORE}/obligations.py",
+        old="        elif item.envelope.get(UNDOING) and not _undone_by_case(",
+        new="        elif item.envelope.get(UNDOING) and _undone_by_case(",
+        killers=(f"{LEFT}::test_an_undoing_that_does_not_go_on_by_itself_gives_the_failure_back", UNDO),
+    ),
+    Mutant(
+        name="unobserved-and-still-left-to-the-case",
+        law="what was not observed to be undone is nobody's but a person's",
+        rows="Q4 L15",
+        file=f"{CORE}/obligations.py",
+        old="    return not barred(fold.operations[command_id]) and _unverified(fold) is None\n",
+        new="    return not barred(fold.operations[command_id])\n",
+        killers=(f"{LEFT}::test_an_undoing_that_does_not_go_on_by_itself_gives_the_failure_back",),
+    ),
+    Mutant(
+        name="every-turn-in-passing",
+        law="only a turn of which the exception was reported durably is told in passing",
+        rows="M1",
+        file=f"{CORE}/telling.py",
+        old="(turns and before is InstanceStatus.RUNNING)",
+        new="(before is not InstanceStatus.COMPENSATED)",
+        killers=(f"{LEFT}::test_a_turn_that_nothing_reported_is_told_durably",),
+    ),
+    Mutant(
+        name="history-takes-no-room",
+        law="what is told of a long case fits into messages, its history with it",
+        rows="M1 T3",
+        file=f"{CORE}/telling.py",
+        old="_portions(operations, len(history))",
+        new="_portions(operations, 0)",
+        killers=(f"{LEFT}::test_all_that_is_told_at_the_end_fits_into_messages",),
+    ),
+    Mutant(
         name="cancelled-work-still-sent",
         law="cancel fences unsent work",
         rows="L12 S5",
@@ -159,7 +196,10 @@ BACKWARD: Final = (
         law="whatever settles, fails or begins to wait is told durably",
         rows="M1",
         file=f"{CORE}/telling.py",
-        old="    return not all(_is_healthy(row, workflow=fold.workflow is not None) for row in rows)\n",
+        old=(
+            "    return not all(row.command_id in left or _is_healthy(row, workflow=fold.workflow is not None)"
+            " for row in rows)\n"
+        ),
         new="    return False\n",
         killers=(f"{PATHS}::test_a_failed_attempt_of_a_running_workflow_is_told_durably",),
     ),

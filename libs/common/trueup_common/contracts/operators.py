@@ -73,6 +73,9 @@ SETTLED_ABSENT: Final = "settled_absent"
 """`resolution_type` where a person found that nothing is there: sending it again needs a new approval."""
 UNVERIFIED: Final = "unverified"
 """Failure code of what a case owes that was still not observed to hold at its deadline."""
+UNDOING: Final = "undoing"
+"""Member of a failure's envelope while its case takes back, by its document, all that it caused: the failure ends with
+that, and nobody repairs it meanwhile. Reported anew as false the moment that this goes on no more by itself."""
 INVARIANT: Final = "invariant_"
 """How the failure code of a broken invariant begins: the plane itself is at fault, and no case can end it."""
 

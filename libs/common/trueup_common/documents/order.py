@@ -15,11 +15,6 @@ class Order:
             step: frozenset(other for other in self.needs if step in self.before[other]) for step in self.needs
         }
 
-    @property
-    def cyclic(self) -> list[str]:
-        """Steps that need themselves in the end."""
-        return [step for step, before in self.before.items() if step in before]
-
     def beside(self, step: str) -> list[str]:
         """Steps that are neither before nor after this one."""
         return [other for other in self.needs if other not in self.before[step] | self.after[step] | {step}]

@@ -36,6 +36,7 @@ from trueup_common.contracts.topology import (
     GOVERNANCE_BUCKET,
     STREAMS,
     Consumer,
+    Stream,
     artifact_subjects,
     task_consumer,
 )
@@ -180,21 +181,7 @@ async def bootstrap_bus(nats_url: str, systems: Iterable[str] | None = None, *, 
     try:
         js = client.jetstream()
         for stream in STREAMS:
-            config = StreamConfig(
-                name=stream.name,
-                subjects=list(stream.subjects),
-                retention=RetentionPolicy.WORK_QUEUE if stream.work_queue else RetentionPolicy.LIMITS,
-                storage=StorageType.FILE,
-                discard=DiscardPolicy.NEW,
-                max_bytes=stream.max_bytes,
-                max_age=stream.max_age_seconds,
-                duplicate_window=stream.duplicate_window_seconds,
-                num_replicas=replicas,
-                # A purge would go unnoticed: a work queue that was emptied looks like one that was worked off. Whoever
-                # has to empty a stream deletes it, and the relays see that by its time of creation and send again.
-                deny_delete=True,
-                deny_purge=True,
-            )
+            config = stream_config(stream, replicas)
             try:
                 await js.add_stream(config)
             except nats.js.errors.BadRequestError:
@@ -209,6 +196,27 @@ async def bootstrap_bus(nats_url: str, systems: Iterable[str] | None = None, *, 
         await ensure_artifacts(js, replicas)
     finally:
         await client.close()
+
+
+def stream_config(stream: Stream, replicas: int = 1) -> StreamConfig:
+    """What the broker is told about a stream.
+
+    A purge would go unnoticed: a work queue that was emptied looks like one that was worked off. Whoever has to empty a
+    stream deletes it, and the relays see that by its time of creation and send again.
+    """
+    return StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=RetentionPolicy.WORK_QUEUE if stream.work_queue else RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        max_bytes=stream.max_bytes,
+        max_age=stream.max_age_seconds,
+        duplicate_window=stream.duplicate_window_seconds,
+        num_replicas=replicas,
+        deny_delete=True,
+        deny_purge=True,
+    )
 
 
 async def ensure_artifacts(js: JetStreamContext, replicas: int) -> None:

@@ -50,6 +50,11 @@ FETCH_WAIT_SECONDS: Final = 5.0
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of messages that one consumer has taken and not begun: a backlog waits with the broker, not in memory here."""
 STREAM_FULL: Final = b'"err_code":10077'
+PROGRESS_PER_SECOND: Final = 20
+PROGRESS_DELAY_SECONDS_MAX: Final = 5.0
+PROGRESS_WAITING_MAX: Final = 1000
+"""Progress of many cases at once waits longer: a plane that is slow must not get slower by saying so (ADR 0043). What
+waits is held in memory, so behind so many nobody waits longer than alone."""
 
 BUS_AWAY: Final = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
 """Failures that mean: the broker is away or does not answer now."""
@@ -407,7 +412,10 @@ class BusPublisher:
         if waiting is not None:
             waiting.item = item
             return
-        handle = asyncio.get_running_loop().call_later(item.delay_seconds, self._later, key)
+        crowd = len(self._pending) if len(self._pending) < PROGRESS_WAITING_MAX else 0
+        crowd_seconds = min(crowd / PROGRESS_PER_SECOND, PROGRESS_DELAY_SECONDS_MAX)
+        delay_seconds = max(item.delay_seconds, crowd_seconds)
+        handle = asyncio.get_running_loop().call_later(delay_seconds, self._later, key)
         self._pending[key] = _Pending(handle, item)
 
     def _later(self, key: str) -> None:

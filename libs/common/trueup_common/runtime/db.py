@@ -1,5 +1,6 @@
 """The database port: one pool per process, its service's own schema, and one meaning for every passing failure."""
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -55,6 +56,10 @@ IDLE_SECONDS: Final = 15.0
 purpose (the relay waits for the broker inside one, at most 5 s)."""
 
 
+SPARE_SECONDS: Final = 30.0
+"""How long a session that was let go stays open. It keeps the plan of every statement that it ever ran (ADR 0038)."""
+
+
 async def _keep_session(_: Any) -> None:
     """Nothing to reset: services leave no session state behind (settings and locks are those of a transaction)."""
 
@@ -76,13 +81,21 @@ class Database:
         self.pool = pool
         self.schema = schema
         self._at_hand: list[asyncpg.pool.PoolConnectionProxy] = []
+        self._spare = 0
         self._asking = 0
         self._closing = False
         self.time = DatabaseTime()
 
     @classmethod
     async def connect(
-        cls, url: str, *, schema: str, size: int = 8, application: str = "trueup", connect_timeout_seconds: float = 10
+        cls,
+        url: str,
+        *,
+        schema: str,
+        size: int = 8,
+        application: str = "trueup",
+        connect_timeout_seconds: float = 10,
+        spare_seconds: float = SPARE_SECONDS,
     ) -> "Database":
         """Open the pool. Raises OSError or asyncpg errors when the server is away."""
         pool = await asyncpg.create_pool(
@@ -91,7 +104,7 @@ class Database:
             max_size=size,
             init=_prepare,
             timeout=connect_timeout_seconds,
-            max_inactive_connection_lifetime=0,
+            max_inactive_connection_lifetime=spare_seconds,
             reset=_keep_session,
             server_settings={
                 **KEYED_PLANS,
@@ -140,6 +153,7 @@ class Database:
         """A session for who gives it back himself (`session` does)."""
         while self._at_hand:
             connection = self._at_hand.pop()
+            self._spare = min(self._spare, len(self._at_hand))
             if not connection.is_closed():
                 return connection
             await self.pool.release(connection)
@@ -148,6 +162,18 @@ class Database:
             return await self.pool.acquire()
         finally:
             self._asking -= 1
+
+    async def let_go(self) -> None:
+        """Give those sessions back to the pool that nobody needed since the last call, but one; it closes them soon.
+
+        Whoever needs a session takes the one that was used last, so those that nobody needed lie at the bottom.
+        """
+        count = max(0, min(self._spare, len(self._at_hand) - 1))
+        unneeded, self._at_hand = self._at_hand[:count], self._at_hand[count:]
+        self._spare = len(self._at_hand)
+        for connection in unneeded:
+            with contextlib.suppress(*PASSING):  # it was lost meanwhile
+                await self.pool.release(connection)
 
     @asynccontextmanager
     async def search(self) -> AsyncIterator[Connection]:

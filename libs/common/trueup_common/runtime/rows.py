@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Generic, TypeVar, Union, cast, get_arg
 
 import asyncpg
 from pydantic import BaseModel
-from sqlalchemy import Table
 
 from trueup_common.contracts.shape import ForwardContract, json_bytes, record
 from trueup_common.runtime.ports import VersionConflict
@@ -187,13 +186,13 @@ _IN_JSON: Final = frozenset({str, int, bool, type(None)})
 Members = Mapping[Any, Enum]
 
 
-def _forms(table: Table, model: type[BaseModel]) -> list[tuple[str, Members | None]] | None:
+def _forms(model: type[BaseModel]) -> list[tuple[str, Members | None]] | None:
     """The columns whose values have another form in a contract: an enumeration's members, None for anything else.
 
     Rows were checked when they were written, so reading them is only a change of form (ADR 0010). None altogether for
     a contract that only pydantic can put together.
     """
-    if not issubclass(model, ForwardContract) or not model.model_fields.keys() <= set(table.columns.keys()):
+    if not issubclass(model, ForwardContract):
         return None
     found: list[tuple[str, Members | None]] = []
     for name, field in model.model_fields.items():
@@ -228,21 +227,24 @@ class Rows(Generic[M]):
 
     def __init__(
         self,
-        table: Table,
+        table: str,
         model: type[M],
         *,
         key: tuple[str, ...],
         version: str | None = None,
         fixed: frozenset[str] = frozenset(),
     ) -> None:
-        """`version` is the compare-and-set column; `fixed` names columns that no update ever writes."""
+        """`table` is `schema.name`; every field of the contract is a column of it.
+
+        `version` is the compare-and-set column; `fixed` names columns that no update ever writes.
+        """
         self.table = table
+        schema, _, self.name = table.rpartition(".")
         self.model = model
         self.key = key
         self.version = version
-        schema = f"{table.schema}." if table.schema else ""
-        name = f'{schema}"{table.name}"'
-        columns = [column for column in model.model_fields if column in table.columns]
+        name = f'{schema}."{self.name}"'
+        columns = list(model.model_fields)
         listed = ", ".join(f'"{column}"' for column in columns)
         rest = [column for column in columns if column not in key]
         order = ", ".join(f'r."{column}"' for column in key)
@@ -265,7 +267,7 @@ class Rows(Generic[M]):
         self._select = f"SELECT {listed} FROM {name}"
         self._columns = columns
         self._width = len(model.model_fields)
-        self._forms = _forms(table, model)
+        self._forms = _forms(model)
         self._changing = [column for column in columns if column not in fixed]
 
     def key_of(self, row: M) -> tuple[Any, ...]:
@@ -291,7 +293,7 @@ class Rows(Generic[M]):
         status: str = await connection.execute(self._update, _document(ordered, self._changing))
         changed = int(status.rsplit(" ", 1)[1])
         if changed != len(rows):
-            raise VersionConflict(f"{self.table.name}: {len(rows) - changed} of {len(rows)} rows moved first")
+            raise VersionConflict(f"{self.name}: {len(rows) - changed} of {len(rows)} rows moved first")
 
     async def upsert(self, connection: Any, rows: Sequence[M]) -> None:
         """Insert or replace; with a version column an older row never replaces a newer one. Keys must be distinct."""
@@ -304,24 +306,24 @@ class Rows(Generic[M]):
             return None
         count, plain = (None, None) if absent_only else (len(rows), self._insert)
         document = _document(rows, self._columns)
-        return Write(self._insert_absent, (document,), count, self.table.name, conflict, plain=plain)
+        return Write(self._insert_absent, (document,), count, self.name, conflict, plain=plain)
 
     def updating(self, rows: Sequence[M]) -> Write | None:
         """Compare-and-set together with other writes."""
         if not rows:
             return None
         ordered = sorted(rows, key=self.key_of)
-        return Write(self._update, (_document(ordered, self._changing),), len(rows), self.table.name)
+        return Write(self._update, (_document(ordered, self._changing),), len(rows), self.name)
 
     def upserting(self, rows: Sequence[M]) -> Write | None:
         """Insert or replace by version together with other writes."""
-        return Write(self._upsert, (_document(rows, self._columns),), None, self.table.name) if rows else None
+        return Write(self._upsert, (_document(rows, self._columns),), None, self.name) if rows else None
 
     async def get(self, connection: Any, column: str, values: Sequence[Any]) -> list[M]:
         """All rows whose column has one of the values."""
         if not values:
             return []
-        if column not in self.table.columns:
+        if column not in self._columns:
             raise KeyError(column)
         records = await connection.fetch(f'{self._select} WHERE "{column}" = ANY($1)', list(values))
         return self.read(records)

@@ -6,7 +6,6 @@ the supervisor starts a fresh one, and nothing was kept in memory that mattered.
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -24,7 +23,7 @@ from pydantic import ValidationError
 from starlette.routing import BaseRoute
 
 from trueup_common.contracts.topology import CLOCK_SUBJECT, CRASH_SUBJECT
-from trueup_common.runtime import tracing
+from trueup_common.runtime import memory, tracing
 from trueup_common.runtime.bus import BUS_AWAY, Bus, BusPublisher, ConsumerSource, CoreMessage
 from trueup_common.runtime.catalog import Catalog
 from trueup_common.runtime.clock import BusinessClock, RealSchedule, agree, machine_now, set_skew
@@ -47,9 +46,8 @@ log = logging.getLogger("trueup.service")
 START_PAUSE_SECONDS: Final = 0.5
 START_TRIES: Final = 120
 DRAIN_SECONDS: Final = 10.0
-AGREE_SECONDS: Final = 30.0
-GARBAGE_OBJECTS: Final = 20_000
-"""New objects between two looks for cycles. A batch makes thousands that die without one."""
+HOUSE_SECONDS: Final = 30.0
+"""Between two looks at the time, at spare sessions and at memory that is free."""
 
 
 @dataclass(slots=True)
@@ -67,6 +65,13 @@ class Context:
     crash: RealCrashPoints
     schedule: RealSchedule
     stop: asyncio.Event
+
+    def unloaded(self) -> str | None:
+        """The bucket that is not read to its end yet, where one is not: what it holds is not known."""
+        for watch in (self.catalog.watch, self.governance.watch):
+            if watch is not None and not watch.loaded.is_set():
+                return f"bucket {watch.bucket} is not loaded yet"
+        return None
 
 
 @dataclass(slots=True)
@@ -148,12 +153,15 @@ async def _agree_on_time(context: Context) -> None:
             log.warning("this machine's clock is wrong; the database's is used", extra={"ahead_seconds": ahead})
 
 
-async def _keep_agreeing(context: Context) -> None:
+async def _keep_house(context: Context) -> None:
+    """Now and then: agree on the time, and give back what a burst left behind."""
     while not context.stop.is_set():
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AGREE_SECONDS):
+            async with asyncio.timeout(HOUSE_SECONDS):
                 await context.stop.wait()
         await _agree_on_time(context)
+        await context.database.let_go()
+        memory.give_back()
 
 
 async def _follow_crash_points(context: Context) -> None:
@@ -182,16 +190,10 @@ def _checks(context: Context, parts: Parts) -> list[ReadyCheck]:
         ]
         return f"consumers are missing: {', '.join(gone)}" if gone else None
 
-    def watches() -> str | None:
-        for watch in (context.catalog.watch, context.governance.watch):
-            if watch is not None and not watch.loaded.is_set():
-                return f"bucket {watch.bucket} is not loaded yet"
-        return None
-
     def draining() -> str | None:
         return "draining" if context.stop.is_set() else None
 
-    return [bus, consumers, watches, draining, *parts.ready]
+    return [bus, consumers, context.unloaded, draining, *parts.ready]
 
 
 async def _run(settings: Settings, build: Build) -> int:
@@ -231,7 +233,7 @@ async def _run(settings: Settings, build: Build) -> int:
     tasks = [asyncio.create_task(_run_loop(context, loop_), name=loop_.source.name) for loop_ in parts.loops]
     tasks += [asyncio.create_task(_run_timer(context, timer), name=timer.name) for timer in parts.timers]
     tasks += [asyncio.create_task(relay.run(), name="relay")]
-    tasks += [asyncio.create_task(_keep_agreeing(context), name="time")]
+    tasks += [asyncio.create_task(_keep_house(context), name="house")]
     tasks += [asyncio.create_task(queues.run(context.stop), name="queues")]
     if settings.otlp_endpoint:
         tasks += [asyncio.create_task(export_metrics(settings, context.stop), name="metrics")]
@@ -240,7 +242,7 @@ async def _run(settings: Settings, build: Build) -> int:
     if not parts.own_health or settings.health_port:
         serving = serve_health(settings.host, settings.health_port, checks, health_stop, parts.routes)
         health = [asyncio.create_task(serving)]
-    _settle_memory()
+    memory.settle()
     log.info("started", extra={"pid": os.getpid()})
     code = await _until_stopped(context, tasks + health)
     await _drain(context, parts, relay, tasks)
@@ -250,13 +252,6 @@ async def _run(settings: Settings, build: Build) -> int:
     await _close(context, parts)
     log.info("stopped", extra={"code": code})
     return code
-
-
-def _settle_memory() -> None:
-    """What exists by now stays: the collector need not look through it again and again (ADR 0010)."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS, 20, 20)
 
 
 async def _is_informed(context: Context) -> bool:

@@ -17,7 +17,7 @@ from trueup_common.runtime.clock import real_now
 from trueup_devkit.demo.drift_causes import COUNT
 from trueup_devkit.demo.drift_run import TITLE, DriftDemo
 from trueup_devkit.demo.telling import Teller
-from trueup_devkit.demo.troubles import COLUMNS, failure_of, last_line
+from trueup_devkit.demo.troubles import OUTCOMES, TIMES, failure_of, last_line
 from trueup_devkit.told import ToldError
 
 INTERRUPTED = 130
@@ -77,7 +77,9 @@ def _run(drift: DriftDemo, folder: Path) -> str | None:
     except ToldError as error:
         wrong = [str(error)]
     teller.head("found / classified / repaired / verified, in seconds of business time since it was caused")
-    teller.table(COLUMNS, [trouble.row() for trouble in drift.troubles])
+    rows = [trouble.row() for trouble in drift.troubles]
+    teller.table(TIMES, rows)
+    teller.table(OUTCOMES, rows)
     failure = failure_of(drift.troubles, COUNT, drift.open, wrong)
     teller.say(f"{len(drift.open)} exceptions are open; the clock was moved on by {drift.clock.ahead_seconds:.0f} s")
     if failure is None:

@@ -11,6 +11,8 @@ from trueup_devkit.demo.sentences import short
 from trueup_devkit.demo.telling import Teller
 from trueup_devkit.watching import TERMINAL_STATUSES
 
+CELL = 20
+"""Three values beside each other, their names and their phase fit into a terminal of 120 columns."""
 _STEP = ("id", "does", "state", "attempts", "undone", "started_at", "ended_at")
 _ELEMENT = ("element", "desired", "recorded", "observed", "verdict", "phase")
 _EXCEPTION = ("about", "kind", "failure_class", "owner", "opened_at", "closed_at", "resolution_type", "status")
@@ -25,7 +27,8 @@ def tell_ending(teller: Teller, facts: Facts) -> None:
     vector = facts.case.get("vector") or []
     teller.table(_ELEMENT, [_plain(element) for element in vector])
     teller.head("exceptions of this case")
-    teller.table(_EXCEPTION, [_exception(item, facts) for item in facts.exceptions])
+    told = sorted(facts.exceptions, key=lambda item: str(item["opened_at"]))
+    teller.table(_EXCEPTION, [_exception(item, facts) for item in told])
     for item in facts.open_exceptions():
         teller.say(f"{item['exception_id']} is with {item['owner']}, to be settled by {item['deadline_at']}", "bold")
     teller.head("ground truth: what really happened in the world, counted by the world itself")
@@ -60,7 +63,7 @@ def _plain(element: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    return ", ".join(short(part, 30) for part in value.values()) if isinstance(value, dict) else value
+    return short(", ".join(short(part) for part in value.values()) if isinstance(value, dict) else value, CELL)
 
 
 def _exception(item: Mapping[str, Any], facts: Facts) -> dict[str, Any]:

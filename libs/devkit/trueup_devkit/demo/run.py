@@ -162,13 +162,15 @@ class Demo:
     def watch(self) -> None:
         """Follow the case to its end: answer as the editor, kill whom the scenario kills."""
         self.watched = Watched(self.gateway, self.facts.workflow_id)
+        self.teller.lag()
         follow(self.watched, self._look, FOLLOW_SECONDS, POLL_SECONDS)
 
     def _look(self, events: list[dict[str, Any]]) -> None:
         self.facts.case = self.watched.case
         entries = [*self._news_of_world(), *(entry_of(event) for event in events), *self._news_of_exceptions()]
-        for entry in sorted(entries, key=lambda entry: entry.at):
+        for entry in entries:
             self.teller.add(entry)
+        self.teller.look()
         self._tell_steps()
         if (self.facts.case.get("wait") or {}).get("reason") == "approval":
             self.editor.look(self.facts.workflow_id)

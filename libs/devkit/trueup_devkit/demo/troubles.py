@@ -15,7 +15,8 @@ from trueup_devkit.demo.sentences import moment
 
 STAGES: Final = ("found", "classified", "repaired", "verified")
 """Stages of an exception, in order; what is verified is closed in the same moment."""
-COLUMNS: Final = ("what", *STAGES, "times", "classified as", "repair", "by")
+TIMES: Final = ("what", *STAGES, "times")
+OUTCOMES: Final = ("what", "classified as", "repair", "by")
 PLANNER: Final = "service:repair-planner"
 
 

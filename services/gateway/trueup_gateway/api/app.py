@@ -156,6 +156,7 @@ class Edge:
             if status == 0:
                 await problem_response(Refused("internal", INTERNAL_DETAIL), scope)(scope, receive, watched)
         finally:
+            self._gateway.bodies.release(scope)
             matched = scope.get("route")
             template = getattr(matched, "path", "unmatched") if matched is not None else "unmatched"
             observe_http(scope["method"], template, status, monotonic() - begun)

@@ -15,6 +15,7 @@ from trueup_common.runtime.ports import Publisher, Store
 from trueup_common.runtime.settings import Settings
 from trueup_gateway.accept import Acceptor
 from trueup_gateway.answers import AnswerBoard
+from trueup_gateway.api.bodies import Bodies
 from trueup_gateway.core.refusal import Refused
 from trueup_gateway.core.slo import ServiceLevels
 from trueup_gateway.dispositions import Dispositions
@@ -53,6 +54,7 @@ class Gateway:
     issuer: ExternalIssuer | None = None
     loading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     """How many kept payloads are in memory at once."""
+    bodies: Bodies = field(default_factory=Bodies)
     payloads: PayloadSchemas = field(default_factory=PayloadSchemas)
     levels: ServiceLevels = field(default_factory=shipped_levels)
     sightings: Sightings = field(default_factory=Sightings)

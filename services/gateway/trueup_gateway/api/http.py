@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from trueup_common.documents.payloads import pointer_of
 from trueup_common.runtime.clock import real_now
-from trueup_gateway.api.gateway import Gateway
+from trueup_gateway.api.gateway import Gateway, gateway_of
 from trueup_gateway.core import roles
 from trueup_gateway.core.refusal import Refused, forbidden, invalid, parameter, unauthorized
 from trueup_gateway.core.strict_json import Malformed, parse
@@ -155,6 +155,7 @@ def _check_declared(request: Request, bytes_max: int) -> None:
 async def read_bytes(request: Request, bytes_max: int) -> bytes:
     """The whole body, once and bounded. Raises Refused, and ClientDisconnect where the client went away."""
     _check_declared(request, bytes_max)
+    bodies = gateway_of(request).bodies
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
@@ -165,6 +166,7 @@ async def read_bytes(request: Request, bytes_max: int) -> bytes:
         size += len(chunk)
         if size > bytes_max:
             raise _too_large(bytes_max)
+        bodies.take(request.scope, len(chunk))
         chunks.append(chunk)
         more = message.get("more_body", False)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

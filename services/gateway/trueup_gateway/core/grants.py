@@ -15,9 +15,9 @@ from trueup_common.contracts.declaration import CommandDeclaration, is_about, ob
 from trueup_common.contracts.events import GrantRequest
 from trueup_common.contracts.grant import ISSUER, GrantClaims, audience
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.resource import covers
 from trueup_common.contracts.shape import record
 from trueup_common.contracts.states import EFFECT_CLASS_RANK, EffectClass, RiskLevel
-from trueup_gateway.core.capability import covers
 from trueup_gateway.core.person_records import ApprovalRow
 from trueup_gateway.core.policy import COMPENSATE, EXECUTE, Answer, Question
 from trueup_gateway.core.records import DecisionRow, MandateRow

@@ -14,11 +14,11 @@ from trueup_common.contracts.declaration import CommandDeclaration
 from trueup_common.contracts.events import Mandate, StartWorkflow
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import InstanceRow
+from trueup_common.contracts.resource import covers
 from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.contracts.workflow import StepState, WorkflowDocument
 from trueup_gateway.core.acceptance import Standing, check_capability
-from trueup_gateway.core.capability import covers
 from trueup_gateway.core.projection import case_view
 from trueup_gateway.core.records import EdgeRow, MandateRow
 from trueup_gateway.core.refusal import Refused, forbidden

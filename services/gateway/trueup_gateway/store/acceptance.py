@@ -12,11 +12,10 @@ from trueup_common.runtime.clock import monotonic
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.ports import Moment, StoreBusy
 from trueup_common.runtime.rows import Write
-from trueup_gateway import tables
 from trueup_gateway.core.acceptance import Edge, Standing
 from trueup_gateway.core.case import NewCase
 from trueup_gateway.core.records import DecisionRow, LineageRow
-from trueup_gateway.store.rows import COMMANDS_SOURCE, EDGES, LINEAGE, MANDATES, RECEIVED
+from trueup_gateway.store.rows import CAPABILITIES, COMMANDS_SOURCE, EDGES, LINEAGE, MANDATES, RECEIVED
 
 LOCK_TIMEOUT: Final = "2s"
 """How long acceptance waits for another transaction on the same key or capability before it answers 409."""
@@ -92,7 +91,7 @@ def using(capability_ids: Iterable[str], epoch: int | None = None) -> Write:
     uses = Counter(capability_ids)
     names = sorted(uses)
     counts = [uses[name] for name in names]
-    return Write(_USE, (names, counts, LOCK_TIMEOUT, epoch), len(names), tables.CAPABILITY.name)
+    return Write(_USE, (names, counts, LOCK_TIMEOUT, epoch), len(names), CAPABILITIES.name)
 
 
 class AcceptanceSql(SqlTransaction):

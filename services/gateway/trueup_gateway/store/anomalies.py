@@ -6,7 +6,6 @@ from typing import Final
 
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows, Write
-from trueup_gateway import tables
 from trueup_gateway.core.anomalies import (
     MANY_UNKNOWNS,
     MASS_APPROVALS,
@@ -18,8 +17,8 @@ from trueup_gateway.core.anomalies import (
 )
 from trueup_gateway.core.number_records import SightingRow
 
-SIGHTINGS: Final = Rows(tables.SIGHTING, SightingRow, key=("tenant", "kind", "actor", "at", "name"))
-ANOMALIES: Final = Rows(tables.ANOMALY, AnomalyRow, key=("tenant", "rule", "actor"))
+SIGHTINGS: Final = Rows("gateway.sighting", SightingRow, key=("tenant", "kind", "actor", "at", "name"))
+ANOMALIES: Final = Rows("gateway.anomaly", AnomalyRow, key=("tenant", "rule", "actor"))
 SIGHTINGS_KEPT: Final = timedelta(days=2)
 
 _LOCK: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended('gateway.anomalies', 0))"

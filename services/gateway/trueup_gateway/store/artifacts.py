@@ -8,13 +8,12 @@ import orjson
 from trueup_common.contracts.states import SETTLED
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.artifact import ArtifactRow, ArtifactUseRow
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import COMMANDS_SOURCE, Reader
 
-ARTIFACTS: Final = Rows(tables.ARTIFACT, ArtifactRow, key=("artifact_id",))
-ARTIFACT_USES: Final = Rows(tables.ARTIFACT_USE, ArtifactUseRow, key=("artifact_id", "command_id"))
+ARTIFACTS: Final = Rows("gateway.artifact", ArtifactRow, key=("artifact_id",))
+ARTIFACT_USES: Final = Rows("gateway.artifact_use", ArtifactUseRow, key=("artifact_id", "command_id"))
 SHOWN_MAX: Final = 20
 
 _OPEN_USES: Final = f"""

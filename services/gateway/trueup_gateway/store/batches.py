@@ -6,15 +6,14 @@ from typing import Any, Final
 
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.person_records import OperatorBatchItemRow, OperatorBatchRow, OperatorCommandRow
 from trueup_gateway.core.view_records import ExceptionView
 from trueup_gateway.store.operators import OPERATOR_COMMANDS
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import EXCEPTIONS, Page, Reader, before
 
-BATCHES: Final = Rows(tables.OPERATOR_BATCH, OperatorBatchRow, key=("batch_id",))
-ITEMS: Final = Rows(tables.OPERATOR_BATCH_ITEM, OperatorBatchItemRow, key=("batch_id", "position"))
+BATCHES: Final = Rows("gateway.operator_batch", OperatorBatchRow, key=("batch_id",))
+ITEMS: Final = Rows("gateway.operator_batch_item", OperatorBatchItemRow, key=("batch_id", "position"))
 
 _SELECTION: Final = (
     "WHERE tenant = $1 AND status = 'open' AND ($2::text IS NULL OR kind = $2) AND ($3::text IS NULL OR owner = $3) "

@@ -6,12 +6,11 @@ from typing import Final
 from trueup_common.contracts.ids import derived_id
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.person_records import LegalHoldRow
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import COMMANDS_SOURCE
 
-HOLDS: Final = Rows(tables.LEGAL_HOLD, LegalHoldRow, key=("hold_id",))
+HOLDS: Final = Rows("gateway.legal_hold", LegalHoldRow, key=("hold_id",))
 SHOWN_MAX: Final = 20
 
 HELD: Final = "SELECT workflow_id FROM gateway.legal_hold WHERE lifted_at IS NULL"

@@ -12,7 +12,6 @@ from trueup_common.contracts.spending import MEASURES
 from trueup_common.contracts.states import ExceptionKind, OperationState
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows, Write
-from trueup_gateway import tables
 from trueup_gateway.core.kpi import Standing
 from trueup_gateway.core.marks import CohortMark
 from trueup_gateway.core.measures import (
@@ -27,8 +26,8 @@ from trueup_gateway.core.number_records import HOUR_GRAIN, MINUTE_GRAIN, CohortR
 from trueup_gateway.core.windows import HOURS_KEPT, MINUTES_KEPT, Sums
 from trueup_gateway.store.reads import Reads
 
-COHORTS: Final = Rows(tables.COHORT, CohortRow, key=("tenant", "subject", "began_at"))
-COUNTERS: Final = Rows(tables.COUNTER, CounterRow, key=("tenant", "grain", "at"))
+COHORTS: Final = Rows("gateway.cohort", CohortRow, key=("tenant", "subject", "began_at"))
+COUNTERS: Final = Rows("gateway.counter", CounterRow, key=("tenant", "grain", "at"))
 
 CohortKey = tuple[str, str, datetime]
 CounterKey = tuple[str, str, datetime]

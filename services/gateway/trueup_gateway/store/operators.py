@@ -10,7 +10,6 @@ from typing import Any, Final
 from trueup_common.contracts.events import OperatorCommandEnded
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.person_records import OperatorCommandRow
 from trueup_gateway.core.records import CapabilityRow, MandateRow
 from trueup_gateway.core.view_records import CaseView, CommandView, ElementView, ExceptionView, RepairView
@@ -30,7 +29,7 @@ from trueup_gateway.store.rows import (
     before,
 )
 
-OPERATOR_COMMANDS: Final = Rows(tables.OPERATOR_COMMAND, OperatorCommandRow, key=("operator_command_id",))
+OPERATOR_COMMANDS: Final = Rows("gateway.operator_command", OperatorCommandRow, key=("operator_command_id",))
 
 _REVOKED: Final = """
 SELECT m.mandate_id FROM gateway.mandate m

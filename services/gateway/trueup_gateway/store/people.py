@@ -10,16 +10,15 @@ from typing import Any, Final
 from trueup_common.contracts.events import SignalDisposed
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.approval import EXPIRED, PENDING, Answer
 from trueup_gateway.core.person_records import ApprovalRow, AuthorizationRow, SignalRow
 from trueup_gateway.core.view_records import CaseView
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import CASES, CASES_SOURCE, Page, Reader, before
 
-APPROVALS: Final = Rows(tables.APPROVAL, ApprovalRow, key=("approval_id",))
-AUTHORIZATIONS: Final = Rows(tables.AUTHORIZATION, AuthorizationRow, key=("decision_id",))
-SIGNALS: Final = Rows(tables.SIGNAL, SignalRow, key=("workflow_id", "event_id"))
+APPROVALS: Final = Rows("gateway.approval", ApprovalRow, key=("approval_id",))
+AUTHORIZATIONS: Final = Rows("gateway.authorization_decision", AuthorizationRow, key=("decision_id",))
+SIGNALS: Final = Rows("gateway.signal", SignalRow, key=("workflow_id", "event_id"))
 
 _DECIDE: Final = """
 UPDATE gateway.approval AS a

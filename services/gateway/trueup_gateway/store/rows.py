@@ -1,14 +1,11 @@
 """Access to the gateway's tables, and the sources that its reads share. Every read names its tenant."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import INSTANCE_TERMINAL, InstanceStatus
 from trueup_common.runtime.rows import Rows
-from trueup_gateway import tables
 from trueup_gateway.core.case import DEFINITION, DEFINITION_SHA256
 from trueup_gateway.core.records import (
     CallRow,
@@ -33,26 +30,26 @@ from trueup_gateway.core.view_records import (
     RepairView,
 )
 
-DECISIONS: Final = Rows(tables.DECISION, DecisionRow, key=("decision_id",))
-CAPABILITIES: Final = Rows(tables.CAPABILITY, CapabilityRow, key=("capability_id",))
-EFFECTS: Final = Rows(tables.EFFECT, EffectCountRow, key=("mandate_id", "number"))
-MANDATES: Final = Rows(tables.MANDATE, MandateRow, key=("mandate_id",))
-EDGES: Final = Rows(tables.EDGE, EdgeRow, key=("tenant", "key"))
-LINEAGE: Final = Rows(tables.LINEAGE, LineageRow, key=("command_id",))
-CALLS: Final = Rows(tables.CALL, CallRow, key=("tenant", "key"))
-FREEZES: Final = Rows(tables.FREEZE, FreezeRow, key=("freeze_id",))
-REVOCATIONS: Final = Rows(tables.REVOCATION, RevocationRow, key=("kind", "id"))
-POLICIES: Final = Rows(tables.POLICY, PolicyRow, key=("version",))
-RECEIVED: Final = Rows(tables.RECEIVED, ReceivedRow, key=("command_id",))
-COMMANDS: Final = Rows(tables.COMMAND_VIEW, CommandView, key=("command_id",), version="state_version")
-CASES: Final = Rows(tables.CASE_VIEW, CaseView, key=("workflow_id",), version="state_version")
-HISTORY: Final = Rows(tables.HISTORY_VIEW, HistoryView, key=("workflow_id", "seq"))
+DECISIONS: Final = Rows("gateway.decision", DecisionRow, key=("decision_id",))
+CAPABILITIES: Final = Rows("gateway.capability", CapabilityRow, key=("capability_id",))
+EFFECTS: Final = Rows("gateway.effect", EffectCountRow, key=("mandate_id", "number"))
+MANDATES: Final = Rows("gateway.mandate", MandateRow, key=("mandate_id",))
+EDGES: Final = Rows("gateway.edge", EdgeRow, key=("tenant", "key"))
+LINEAGE: Final = Rows("gateway.lineage", LineageRow, key=("command_id",))
+CALLS: Final = Rows("gateway.call", CallRow, key=("tenant", "key"))
+FREEZES: Final = Rows("gateway.freeze", FreezeRow, key=("freeze_id",))
+REVOCATIONS: Final = Rows("gateway.revocation", RevocationRow, key=("kind", "id"))
+POLICIES: Final = Rows("gateway.policy", PolicyRow, key=("version",))
+RECEIVED: Final = Rows("gateway.received", ReceivedRow, key=("command_id",))
+COMMANDS: Final = Rows("gateway.command_view", CommandView, key=("command_id",), version="state_version")
+CASES: Final = Rows("gateway.case_view", CaseView, key=("workflow_id",), version="state_version")
+HISTORY: Final = Rows("gateway.history_view", HistoryView, key=("workflow_id", "seq"))
 ELEMENTS: Final = Rows(
-    tables.ELEMENT_VIEW, ElementView, key=("workflow_id", "system", "resource", "element"), version="version"
+    "gateway.element_view", ElementView, key=("workflow_id", "system", "resource", "element"), version="version"
 )
-EXCEPTIONS: Final = Rows(tables.EXCEPTION_VIEW, ExceptionView, key=("exception_id",), version="version")
-REPAIRS: Final = Rows(tables.REPAIR_VIEW, RepairView, key=("repair_id",), version="version")
-INCIDENTS: Final = Rows(tables.INCIDENT_VIEW, IncidentView, key=("incident_id",), version="version")
+EXCEPTIONS: Final = Rows("gateway.exception_view", ExceptionView, key=("exception_id",), version="version")
+REPAIRS: Final = Rows("gateway.repair_view", RepairView, key=("repair_id",), version="version")
+INCIDENTS: Final = Rows("gateway.incident_view", IncidentView, key=("incident_id",), version="version")
 
 OPEN: Final = [status.value for status in InstanceStatus if status not in INSTANCE_TERMINAL]
 
@@ -98,7 +95,3 @@ class Page:
 
 def before(page: Page) -> tuple[datetime | None, str | None]:
     return page.before if page.before is not None else (None, None)
-
-
-def json_document(rows: Sequence[Any]) -> str:
-    return json_bytes(rows).decode()

@@ -8,7 +8,6 @@ from typing import Final
 
 from trueup_common.runtime.mail import SqlTransaction
 from trueup_common.runtime.rows import Rows, Write
-from trueup_gateway import tables
 from trueup_gateway.core.records import DefinitionRow
 from trueup_gateway.core.view_records import CaseView
 from trueup_gateway.core.workflow_start import Existing, NewWorkflow
@@ -16,7 +15,7 @@ from trueup_gateway.store.acceptance import using
 from trueup_gateway.store.reads import Reads
 from trueup_gateway.store.rows import CASES, EDGES, MANDATES, OPEN
 
-DEFINITIONS: Final = Rows(tables.DEFINITION, DefinitionRow, key=("tenant", "name", "version"))
+DEFINITIONS: Final = Rows("gateway.definition", DefinitionRow, key=("tenant", "name", "version"))
 DEFINITIONS_MAX: Final = 2000
 
 _HOLD: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 4711))"
@@ -133,4 +132,4 @@ def _taking_over(starts: Sequence[NewWorkflow]) -> Write | None:
         [edge.expires_at for edge in edges],
         [new.revises for new in starts],
     )
-    return Write(_TAKE_OVER, arguments, len(starts), EDGES.table.name)
+    return Write(_TAKE_OVER, arguments, len(starts), EDGES.name)

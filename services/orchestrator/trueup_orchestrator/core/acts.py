@@ -123,8 +123,8 @@ def _unobserved(fold: Fold) -> list[str]:
 
 
 def overtake(fold: Fold, asked: OperatorCommand) -> None:
-    """A cancel or an undoing that has not ended gives way to what a person asks for after it: who asked hears so."""
-    for entry in ("cancel", "turned"):
-        before = getattr(fold.instance, entry) or {}
-        if before.get("operator_command_id") and not before.get("ended", entry == "turned"):
-            tell_end(fold, before["operator_command_id"], result={"overtaken_by": asked.operator_command_id})
+    """A cancel that only made the case a person's gives way to what somebody asks for in the same commit: who cancelled
+    hears so. Once it is committed, it has ended."""
+    before = fold.instance.cancel or {}
+    if before and not before.get("ended"):
+        tell_end(fold, before["operator_command_id"], result={"overtaken_by": asked.operator_command_id})

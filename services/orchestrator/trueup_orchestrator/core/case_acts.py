@@ -21,6 +21,7 @@ from trueup_orchestrator.core.obligations import RESOLVED
 from trueup_orchestrator.core.operation import PERSONS, Trigger
 from trueup_orchestrator.core.reactions import turn
 from trueup_orchestrator.core.resuming import fresh, rows_of
+from trueup_orchestrator.core.saga import take_cancel
 from trueup_orchestrator.core.status import on_its_way
 
 A = OperatorAction
@@ -66,8 +67,8 @@ def _pause(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 def _cancel(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
     """Its end comes later: what is out settles, what was done is undone (see `acts.end_ways_back`)."""
     _note(fold, asked, "CancelRequested", cause)
-    overtake(fold, asked)  # two people at once: both hear an end
     fold.instance = fold.instance.evolve(cancel=_entry(asked))
+    take_cancel(fold)  # at once: by where the case goes now, what others ask for in the same commit is judged
 
 
 def _take_over(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
@@ -87,7 +88,6 @@ def _compensate(fold: Fold, asked: OperatorCommand, cause: str | None) -> None:
 
 def _undo(fold: Fold, asked: OperatorCommand, **entry: Any) -> None:
     """Backwards on a person's decision: whatever comes of it names who decided."""
-    overtake(fold, asked)
     turn(fold, Direction.BACKWARD, UNDONE, detail=asked.reason)
     turned = {**(fold.instance.turned or {}), "actor": asked.actor, "operator_command_id": asked.operator_command_id}
     fold.instance = fold.instance.evolve(turned={**turned, **entry})

@@ -11,7 +11,7 @@ from trueup_common.contracts.events import ExceptionReported
 from trueup_common.contracts.failures import failure_class
 from trueup_common.contracts.ids import derived_id
 from trueup_common.contracts.journal import JournalRow, ObligationRow
-from trueup_common.contracts.operators import UNVERIFIED, is_unverified
+from trueup_common.contracts.operators import UNDOING, UNVERIFIED, is_unverified
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import (
     ErrorClass,
@@ -133,6 +133,14 @@ def _kind_of(fold: Fold, row: JournalRow) -> ExceptionKind | None:
     return None if settled and not barred(row) else kind
 
 
+def _undone_by_case(fold: Fold, command_id: str | None, kind: str) -> bool:
+    """True while a failure is left to its case, which gets on with taking back by its document what it caused."""
+    undoing = fold.workflow is not None and fold.instance.status is InstanceStatus.COMPENSATING
+    if not undoing or command_id is None or kind != ExceptionKind.FAILED:
+        return False
+    return not barred(fold.operations[command_id]) and _unverified(fold) is None
+
+
 def _cause_of(row: JournalRow, kind: ExceptionKind) -> Cause:
     if kind in _IN_DOUBT:
         failure = FailureClass.TIMEOUT_UNKNOWN
@@ -195,10 +203,10 @@ def _of_case(fold: Fold, demanded: dict[Owed, Cause]) -> None:
 
 
 def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
-    """Open what is demanded and close what is not; answers (opened, closed) and reports both as exceptions."""
+    """Open what is demanded and close what is not; answers (opened, changed) and reports both as exceptions."""
     now = fold.moment.business
     demanded = _demanded(fold)
-    closed: list[ObligationRow] = []
+    changed: list[ObligationRow] = []
     for item in list(fold.obligations.values()):
         if demanded.pop((item.command_id, ExceptionKind(item.kind)), None) is None:
             by = fold.acted_by.get(item.command_id)
@@ -209,14 +217,18 @@ def settle(fold: Fold) -> tuple[list[ObligationRow], list[ObligationRow]]:
                 version=item.version + 1,
                 envelope={**item.envelope, "resolved_by": by} if by is not None else item.envelope,
             )
-            closed.append(done)
+            changed.append(done)
             del fold.obligations[item.obligation_id]
+        elif item.envelope.get(UNDOING) and not _undone_by_case(fold, item.command_id, item.kind):
+            left = item.evolve(envelope={**item.envelope, UNDOING: False}, version=item.version + 1)
+            changed.append(left)
+            fold.obligations[item.obligation_id] = left
     opened = [_open(fold, owed, cause) for owed, cause in demanded.items()]
     for obligation in opened:
         fold.obligations[obligation.obligation_id] = obligation
-    for obligation in (*opened, *closed):
+    for obligation in (*opened, *changed):
         _report(fold, obligation)
-    return opened, closed
+    return opened, changed
 
 
 def _resolution(fold: Fold, item: ObligationRow) -> str:
@@ -239,6 +251,8 @@ def _open(fold: Fold, owed: Owed, cause: Cause) -> ObligationRow:
         asked_by = (instance.turned or {}).get("actor")
         if row.compensates is not None and asked_by is not None:
             told["asked_by"] = asked_by  # the undoing that ended badly was a person's decision
+        if _undone_by_case(fold, command_id, kind):
+            told[UNDOING] = True
     return ObligationRow(
         obligation_id=derived_id("obl", command_id or instance.workflow_id, kind.value, version),
         tenant=instance.tenant,

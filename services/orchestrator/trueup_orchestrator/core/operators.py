@@ -34,6 +34,7 @@ from trueup_orchestrator.core.due import fold_cancel, fold_due
 from trueup_orchestrator.core.fold import Fold
 from trueup_orchestrator.core.obligations import alert_of, replaced
 from trueup_orchestrator.core.operation import PERSONS, Trigger
+from trueup_orchestrator.core.recovery import pivot_of_all
 from trueup_orchestrator.core.resuming import migrate, unfit
 from trueup_orchestrator.core.saga import has_ended
 from trueup_orchestrator.core.status import on_its_way, status_by_now
@@ -62,6 +63,8 @@ def possible(fold: Fold, ground: Ground) -> tuple[OperatorAction, ...]:
     """What is possible on the operation in focus, or where there is no declaration on the case as a whole."""
     unverified = is_unverified(fold.obligations.values())
     instance = fold.instance.evolve(status=status_by_now(fold))
+    if fold.workflow is not None:  # a finding before it in the same commit may say that the pivot happened
+        instance = instance.evolve(pivot=pivot_of_all(fold.operations.values()))
     case = case_facts(instance, revoked=ground.authority.revoked is not None, unverified=unverified)
     if ground.declaration is None:
         out = any(on_its_way(row) for row in fold.operations.values())

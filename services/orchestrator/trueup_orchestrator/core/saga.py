@@ -51,7 +51,7 @@ def advance(fold: Fold) -> list[Begin]:
         if fold.instance.direction == Direction.FORWARD:
             _react(fold)
         if fold.instance.cancel is not None:
-            _cancel(fold)
+            take_cancel(fold)
         if fold.instance.direction == Direction.FORWARD:
             begins = _schedule(fold)
         if _is_at_rest(fold, *before):
@@ -162,7 +162,7 @@ def _go_to(fold: Fold, state: StepState, target: str) -> None:
         )
 
 
-def _cancel(fold: Fold) -> None:
+def take_cancel(fold: Fold) -> None:
     """A cancel that was asked for: backwards before the pivot, wait beside an unknown one, a person after it.
 
     It also takes a case out of a person's hands, where nothing irreversible has happened.

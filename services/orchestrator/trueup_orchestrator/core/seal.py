@@ -6,7 +6,7 @@ from typing import Final
 from trueup_common.contracts.events import SettleRequested
 from trueup_common.contracts.history import append
 from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow
-from trueup_common.contracts.shape import fragment, json_bytes
+from trueup_common.contracts.shape import json_bytes
 from trueup_common.contracts.states import (
     INSTANCE_TERMINAL,
     CompensationState,
@@ -157,17 +157,17 @@ def seal(fold: Fold) -> Decision:
     end_acts(fold)
     end_ways_back(fold)
     end_hand_back(fold)
-    opened, closed = settle(fold)
+    opened, changed = settle(fold)
     begun, moved = _versioned(fold)
     # Every change of an operation raises the version of its case: who decides on stale operations loses the race.
-    told = bool(fold.notes or opened or closed) or fold.instance is not before.instance or fold.created
+    told = bool(fold.notes or opened or changed) or fold.instance is not before.instance or fold.created
     told = told or (fold.workflow is not None and bool(begun or moved))
     instance_changed = told or bool(begun or moved)
     events: tuple[HistoryEvent, ...] = ()
     unpublished = before.unpublished
     if instance_changed:
         events = _chain(fold)
-        durable = told and is_durable(fold, (*begun, *moved), bool(opened or closed))
+        durable = told and is_durable(fold, (*begun, *moved), (*opened, *changed))
         history = before.unpublished + events
         written = json_bytes(history) if durable else None
         last = events[-1] if events else None
@@ -180,7 +180,7 @@ def seal(fold: Fold) -> Decision:
             spent=spent(fold, None if written is None else len(written), moved=bool(begun or moved)),
         )
         if told:
-            tell(fold, of_interest(fold, (*begun, *moved)), history if written is None else fragment(written), durable)
+            tell(fold, of_interest(fold, (*begun, *moved)), history, written)
         unpublished = () if durable else history
     outgoing = tuple(fold.outgoing)
     fold.outgoing.clear()  # progress is made from the fold later: held there too, it would be a cycle
@@ -194,7 +194,7 @@ def seal(fold: Fold) -> Decision:
         ),
         events=events,
         opened=tuple(opened),
-        changed=tuple(closed),
+        changed=tuple(changed),
         outgoing=outgoing,
         created=fold.created,
         begun=tuple(begun),

@@ -7,9 +7,11 @@ from trueup_common.contracts.declaration import CommandDeclaration, identified
 from trueup_common.contracts.events import Mandate, StartCase
 from trueup_common.contracts.journal import InstanceRow, JournalRow
 from trueup_common.contracts.pointer import Absent, resolve
+from trueup_common.contracts.resource import covers
 from trueup_common.contracts.states import EFFECT_CLASS_RANK, EffectClass, ErrorClass, InstanceStatus, OperationState
 from trueup_orchestrator.core.case import Authority, Case, Moment, Terms
-from trueup_orchestrator.core.fold import Fold
+from trueup_orchestrator.core.due import fold_cancel
+from trueup_orchestrator.core.fold import SOURCE, Fold
 from trueup_orchestrator.core.launch import wake_when_too_late
 from trueup_orchestrator.core.operation import Trigger
 from trueup_orchestrator.core.success import desired_of, document
@@ -32,14 +34,6 @@ def identity_of(declaration: CommandDeclaration, target: dict[str, Any], payload
         except Absent:
             values.append(None)
     return digest(values)
-
-
-def covers(pattern: str, resource: str) -> bool:
-    """True where a mandate's resource covers another: itself, or with `x/*` also x and everything below."""
-    if pattern in ("*", resource):
-        return True
-    stem = pattern.removesuffix("/*")
-    return stem != pattern and (resource == stem or resource.startswith(f"{stem}/"))
 
 
 def refusal(
@@ -149,9 +143,11 @@ def start(
     cause: str | None = None,
     traceparent: str | None = None,
     reply_to: str | None = None,
+    is_late: bool = False,
 ) -> Fold:
-    """A new case, folded up to the queue or to its refusal. `holder` is the command that has the key or identity."""
-    free = identity if holder is None else None
+    """A new case, folded up to the queue or to its refusal. `holder` is the command that has the key or identity;
+    `is_late`: what this command would take the place of is taken back by its own case."""
+    free = identity if holder is None and not is_late else None
     case = _rows(message, declaration, moment, identity=free, traceparent=traceparent, reply_to=reply_to)
     fold = Fold(case, moment, terms, created=True)
     fold.note(
@@ -177,6 +173,9 @@ def start(
     elif holder is not None:
         detail = f"{holder} already holds this key or business identity"
         fold.fail(Trigger.CONFLICT, ErrorClass.BUSINESS, IDENTITY_IN_USE, detail, human_review_required=True)
+    elif is_late:
+        reason = f"{message.supersedes} is being taken back, or was: nothing of it is put there again"
+        fold_cancel(fold, reason=reason, actor=SOURCE, cause=cause)
     elif declaration is not None:
         fold.move(Trigger.ADMIT)
         fold.move(Trigger.ENQUEUE, wake_at=wake_when_too_late(fold.operation, declaration))

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from trueup_common.contracts.envelope import Message, Outgoing
 from trueup_common.contracts.events import CaseAnswered, CaseChanged
-from trueup_common.contracts.journal import InstanceRow, JournalRow
+from trueup_common.contracts.journal import HistoryEvent, InstanceRow, JournalRow, ObligationRow
+from trueup_common.contracts.operators import UNDOING
 from trueup_common.contracts.shape import fragment, json_bytes, written
 from trueup_common.contracts.states import ANSWERED, CompensationState, InstanceStatus, OperationState
 from trueup_common.contracts.topology import event_subject
@@ -21,21 +22,30 @@ TOLD_BYTES_MAX: Final = 600_000
 _UNDONE_BADLY: Final = (CompensationState.COMPENSATION_FAILED, CompensationState.COMPENSATION_UNKNOWN)
 
 
-def is_durable(fold: Fold, touched: Sequence[JournalRow], obligations_moved: bool) -> bool:
+def is_durable(fold: Fold, touched: Sequence[JournalRow], owing: Sequence[ObligationRow]) -> bool:
     """Progress of healthy running may be lost; whatever settles, fails or begins to wait is told durably.
 
     Lost progress of a workflow comes with its next commit: while it runs, each has a lease, a retry or a wait ahead.
+    So has one that undoes. `owing` are the obligations that moved: a failure that is left to its case was reported
+    durably by itself, and the case ends it.
     """
-    status = fold.instance.status
-    if obligations_moved or (status is not InstanceStatus.RUNNING and not _goes_on_undoing(fold)):
+    status, left = fold.instance.status, {item.command_id for item in owing if _left_to_case(item)}
+    if len(left) != len(owing) or (status is not InstanceStatus.RUNNING and not _goes_on_undoing(fold, bool(left))):
         return True
     rows = touched if fold.workflow is not None else fold.operations.values()
-    return not all(_is_healthy(row, workflow=fold.workflow is not None) for row in rows)
+    return not all(row.command_id in left or _is_healthy(row, workflow=fold.workflow is not None) for row in rows)
 
 
-def _goes_on_undoing(fold: Fold) -> bool:
-    """True for a workflow that was undoing before already, and has more of it ahead than to be observed."""
-    undoing = fold.instance.status is fold.before.instance.status is InstanceStatus.COMPENSATING
+def _left_to_case(item: ObligationRow) -> bool:
+    return item.status == "open" and bool(item.envelope.get(UNDOING))
+
+
+def _goes_on_undoing(fold: Fold, turns: bool) -> bool:
+    """True for a workflow that undoes, has done so before or just turns because something failed, and has more of it
+    ahead than to be observed."""
+    before = fold.before.instance.status
+    undoing = before is InstanceStatus.COMPENSATING or (turns and before is InstanceStatus.RUNNING)
+    undoing = undoing and fold.instance.status is InstanceStatus.COMPENSATING
     return undoing and any(map(on_its_way, fold.operations.values()))
 
 
@@ -66,24 +76,25 @@ def _told_case(instance: InstanceRow) -> dict[str, Any]:
     return told
 
 
-def tell(fold: Fold, moved: Sequence[JournalRow], history: Any, durable: bool) -> None:
+def tell(fold: Fold, moved: Sequence[JournalRow], events: Sequence[HistoryEvent], history: bytes | None) -> None:
     """The case to the gateway with what changed, and the answer to the replica whose client waits.
 
-    `history` is a sequence of events, or such a sequence written as JSON.
+    `history` are the events as JSON, where all this is told durably.
     """
     instance = fold.instance
-    if durable:
+    if history is not None:
         case = written(_told_case(instance))
         operations = [(row, json_bytes(_told(row))) for row in moved]
-        for index, part in enumerate(_portions(operations)):
-            message = _changed(fold, case, part, history if index == 0 else (), f":{index}" if index else "")
+        for index, part in enumerate(_portions(operations, len(history))):
+            message = _changed(fold, case, part, b"[]" if index else history, f":{index}" if index else "")
             fold.outgoing.append(Outgoing(message, coalesce=instance.workflow_id))
         _answer(fold, case, operations)
         return
 
     def late() -> Message:
-        told = _portions([(row, json_bytes(_told(row))) for row in moved])[0]  # the rest comes with what is durable
-        return _changed(fold, written(_told_case(instance)), told, history, "")
+        told = json_bytes(events)
+        part = _portions([(row, json_bytes(_told(row))) for row in moved], len(told))[0]
+        return _changed(fold, written(_told_case(instance)), part, told, "")  # the rest comes with what is durable
 
     delay = PROGRESS_DELAY_SECONDS if fold.workflow is None else WORKFLOW_PROGRESS_DELAY_SECONDS
     fold.outgoing.append(Outgoing(late, durable=False, delay_seconds=delay, coalesce=instance.workflow_id))
@@ -93,14 +104,14 @@ def _changed(
     fold: Fold,
     case: Any,
     operations: Sequence[tuple[JournalRow, bytes]],
-    history: Any,
+    history: bytes,
     suffix: str,
 ) -> Message:
     body = {
         "instance": case,
         "operations": [fragment(data) for _, data in operations],
         "obligations": written(list(fold.obligations.values())),
-        "history": written(history),
+        "history": fragment(history),
     }
     return fold.envelope(
         body,
@@ -124,10 +135,14 @@ def _answer(fold: Fold, case: Any, operations: Sequence[tuple[JournalRow, bytes]
             fold.outgoing.append(Outgoing(message, durable=False, core=True))
 
 
-def _portions(operations: list[tuple[JournalRow, bytes]]) -> list[list[tuple[JournalRow, bytes]]]:
-    """Operations in portions that fit into one message each; one empty portion where there is none."""
+def _portions(operations: list[tuple[JournalRow, bytes]], beside: int) -> list[list[tuple[JournalRow, bytes]]]:
+    """Operations in portions that fit into one message each, the first beside so many bytes of history.
+
+    One empty portion where there is none. A case of as many steps as it may have, undone, has a third of a megabyte
+    of history.
+    """
     portions: list[list[tuple[JournalRow, bytes]]] = [[]]
-    size = 0
+    size = beside
     for item in operations:
         if portions[-1] and size + len(item[1]) > TOLD_BYTES_MAX:
             portions.append([])

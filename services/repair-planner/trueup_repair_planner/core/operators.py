@@ -17,6 +17,7 @@ from trueup_common.contracts.states import InstanceStatus
 from trueup_repair_planner.core import course, lifecycle
 from trueup_repair_planner.core.lifecycle import Duty, ExceptionRow
 from trueup_repair_planner.core.plan import PLANNER as PLANNED_BY
+from trueup_repair_planner.core.plan import left_to_case
 from trueup_repair_planner.core.repair import RepairRow, Status
 from trueup_repair_planner.core.resolutions import UNDONE
 
@@ -97,9 +98,11 @@ def _assign(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: Rep
 def _escalate(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: RepairRow | None) -> None:
     note = {"reason": command.reason, "operator_command_id": command.operator_command_id}
     duty = replace(hand.duty, escalation_owner=command.params.get("owner") or hand.duty.escalation_owner)
-    row = lifecycle.escalate(row, now=hand.now, duty=duty, actor=command.actor, note=note)
-    hand.put(row)
-    done(hand, command, owner=row.owner)
+    escalated = lifecycle.escalate(row, now=hand.now, duty=duty, actor=command.actor, note=note)
+    hand.put(escalated)
+    if left_to_case(row):
+        hand.plan(escalated)
+    done(hand, command, owner=escalated.owner)
 
 
 def _mark(hand: Hand, command: OperatorCommand, row: ExceptionRow, repair: RepairRow | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from trueup_common.contracts.canonical import digest
 from trueup_common.contracts.events import ExceptionReported, MessageQuarantined
 from trueup_common.contracts.ids import derived_id
+from trueup_common.contracts.operators import UNDOING
 from trueup_common.contracts.shape import rfc3339
 from trueup_common.contracts.states import ExceptionKind, RiskLevel
 from trueup_repair_planner.core.lifecycle import ExceptionRow
@@ -74,7 +75,8 @@ def tried(history: Iterable[RepairRow]) -> int:
 def plan(row: ExceptionRow, history: Sequence[RepairRow], playbooks: Playbooks, *, now: datetime) -> Planned:
     """The next repair of an open exception; `history` are all repairs of the same subject."""
     count = tried(history)
-    playbook = playbooks.choose(facts_of(row.kind, row.failure_class, row.envelope, count))
+    facts = facts_of(row.kind, row.failure_class, row.envelope, count, undoing=left_to_case(row))
+    playbook = playbooks.choose(facts)
     if playbook.action is Action.NONE:
         return Planned(playbook, None)
     repair = _row(row, playbook, number=count + 1, now=now)
@@ -172,6 +174,14 @@ def routed(row: ExceptionRow) -> tuple[Any, ...]:
     """What a repair of drift was planned by: where this changes, it is planned anew."""
     named = row.envelope
     return (named.get("route"), named.get("repair"), named.get("repair_not_before"))
+
+
+def left_to_case(row: ExceptionRow) -> bool:
+    """True while a failure is left to its case, which undoes by its document what it caused.
+
+    The case takes that back itself; a deadline that passes does, and a person who escalates.
+    """
+    return bool(row.envelope.get(UNDOING)) and row.escalations_count == 0
 
 
 def waits(row: ExceptionRow) -> tuple[str, ...]:

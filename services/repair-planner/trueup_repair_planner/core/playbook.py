@@ -26,6 +26,7 @@ FACTS: Final[Mapping[str, type]] = {
     "exception.failure_class": str,
     "exception.origin": str,
     "exception.repairs_count": int,
+    "exception.undoing": bool,
     "envelope.failure_code": str,
     "envelope.attempt_count": int,
     "envelope.command_type": str,
@@ -34,7 +35,7 @@ FACTS: Final[Mapping[str, type]] = {
     "drift.repairable": bool,
 }
 """What a condition may ask. `drift.route` is empty where nothing has drifted; `exception.repairs_count` are the repairs
-that were tried since one last held."""
+that were tried since one last held. `exception.undoing`: its case takes back what it caused, which ends it."""
 
 
 class Action(StrEnum):
@@ -116,7 +117,7 @@ class Playbooks:
                 faults.append(f"no playbook for {what}")
                 continue
             taken.add(playbook.name)
-            if playbook.action is Action.NONE and facts["exception.kind"] not in SETTLE_THEMSELVES:
+            if playbook.action is Action.NONE and not settles_itself(facts):
                 faults.append(f"{playbook.name}: {what} would be left without a repair")
             if not _may_act(playbook, facts):
                 faults.append(f"{playbook.name}: {playbook.action.value} of {what} is not the planner's to ask for")
@@ -126,6 +127,12 @@ class Playbooks:
 
 SETTLE_THEMSELVES: Final = frozenset({ExceptionKind.UNKNOWN_OUTCOME.value, ExceptionKind.STALE_RUNNING.value})
 """Kinds on which the reconciler is at work: they end, or they become another kind."""
+
+
+def settles_itself(facts: Mapping[str, Any]) -> bool:
+    """True for what may be left without a repair: somebody else is at work on it already, and says how it ends."""
+    return facts["exception.kind"] in SETTLE_THEMSELVES or bool(facts["exception.undoing"])
+
 
 _SAMPLED_ROUTES: Final = ("AUTO_REPAIR", "RETRYABLE", "MANUAL", "ESCALATED")
 _SAMPLED_CODES: Final = ("", "effects_duplicated", "unavailable", "forbidden", "unauthenticated")
@@ -148,12 +155,14 @@ def samples() -> Iterable[dict[str, Any]]:
         drifted = kind is ExceptionKind.STATE_DRIFT
         if not drifted and (route != "MANUAL" or repairable):
             continue
-        for origin in ("environment", "work"):
+        ways_on = (True, False) if kind is ExceptionKind.FAILED else (False,)
+        for origin, undoing in product(("environment", "work"), ways_on):
             yield {
                 "exception.kind": kind.value,
                 "exception.failure_class": failure.value,
                 "exception.origin": origin,
                 "exception.repairs_count": 0,
+                "exception.undoing": undoing,
                 "envelope.failure_code": code,
                 "envelope.attempt_count": 1,
                 "envelope.command_type": "wordpress.create_draft",
@@ -163,13 +172,16 @@ def samples() -> Iterable[dict[str, Any]]:
             }
 
 
-def facts_of(kind: str, failure_class: str, envelope: Mapping[str, Any], repairs_count: int) -> dict[str, Any]:
+def facts_of(
+    kind: str, failure_class: str, envelope: Mapping[str, Any], repairs_count: int, *, undoing: bool = False
+) -> dict[str, Any]:
     """The facts of one exception."""
     return {
         "exception.kind": kind,
         "exception.failure_class": failure_class,
         "exception.origin": str(envelope.get("origin") or "work"),
         "exception.repairs_count": repairs_count,
+        "exception.undoing": undoing,
         "envelope.failure_code": str(envelope.get("failure_code") or ""),
         "envelope.attempt_count": int(envelope.get("attempt_count") or 0),
         "envelope.command_type": str(envelope.get("command_type") or ""),

@@ -15,6 +15,7 @@ from trueup_adapters.systems.github.elements import (
     COMMIT,
     CONTENT,
     PRESENT_KIND,
+    READ_BACK_PAUSES_SECONDS,
     Place,
     View,
     establish,
@@ -54,7 +55,6 @@ from trueup_common.contracts.observation import Finding
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
 
-READ_BACK_PAUSES_SECONDS: Final = (0.0, 0.15, 0.6)
 _B, _P, _T = ErrorClass.BUSINESS, ErrorClass.PERMANENT, ErrorClass.TRANSIENT
 _PERSON: Final = {
     "type": "string",

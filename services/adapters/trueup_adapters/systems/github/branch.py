@@ -13,6 +13,7 @@ from trueup_adapters.systems.github.elements import (
     ABSENT_KIND,
     COMMIT,
     CONTENT,
+    READ_BACK_PAUSES_SECONDS,
     Place,
     View,
     establish,
@@ -28,7 +29,6 @@ from trueup_common.contracts.observation import Finding, Observation
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
 
-READ_BACK_PAUSES_SECONDS: Final = (0.0, 0.15, 0.6)
 _B: Final = ErrorClass.BUSINESS
 _GONE: Final = "reference does not exist"
 

@@ -25,6 +25,8 @@ ABSENT: Final = "absent"
 """The value of both elements once the branch is deleted on purpose."""
 WINDOW_SECONDS: Final = 10.0
 """GitHub's reads may lag behind its own writes for so long."""
+READ_BACK_PAUSES_SECONDS: Final = (0.0, 0.15, 0.6)
+"""Before each read right after a write; what none of them shows is left to the reconciler, within the window."""
 SOURCE: Final = "github.rest"
 
 

@@ -12,6 +12,7 @@ from trueup_adapters.systems.github.elements import (
     COMMIT,
     CONTENT,
     PRESENT_KIND,
+    READ_BACK_PAUSES_SECONDS,
     Place,
     View,
     establish,
@@ -37,7 +38,6 @@ from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import EffectClass, ErrorClass, Findability, FindVerdict, RiskLevel
 
 TYPE: Final = "github.restore_branch"
-READ_BACK_PAUSES_SECONDS: Final = (0.0, 0.15, 0.6)
 _B, _P, _T = ErrorClass.BUSINESS, ErrorClass.PERMANENT, ErrorClass.TRANSIENT
 
 
