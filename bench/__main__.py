@@ -159,11 +159,15 @@ def _measure_all(options: argparse.Namespace, stub: Stub) -> list[Measurement]:
                 continue
             print(f"measuring {name} …", file=sys.stderr, flush=True)
             floor = beside.measure() if name != "floor" else None
+            if measured and floor is not None:
+                measured[-1].follow(floor)
             seconds = min(options.seconds, max(SATURATION_SECONDS_MIN, free / len(left)))
             seen = measure(run.make(name), stub, run.size(name, seconds))
             seen.beside = floor
             measured.append(seen)
             print(f"  {_told(seen)}", file=sys.stderr, flush=True)
+        if measured and measured[-1].beside is not None:
+            measured[-1].follow(beside.measure())
     finally:
         run.stop()
         beside.stop()
@@ -191,10 +195,10 @@ INTRO = """
 Every stack is started on fresh storage of its own and does the same units against the same stub: one POST with an
 idempotency key that is answered with the terminal state after one HTTP effect; a saga of five such effects; the same
 saga with its fifth effect refused, so that four are undone. CPU is that of all processes of a stack, without the client
-and the stub. The floor, FastAPI and one committed INSERT per request, is measured again right before each stack, and
-ratios are to that measurement. How each peer is deployed and what was tuned stands in `bench/peers/`. `bare` is no peer
-but a yardstick: the hops of a unit through three services, their stores and the broker, and nothing done on the way
-(`bench/bare.py`).
+and the stub. The floor, FastAPI and one committed INSERT per request, is measured again right before and right after
+each stack, and ratios are to the mean of both. How each peer is deployed and what was tuned stands in `bench/peers/`.
+`bare` is no peer but a yardstick: the hops of a unit through three services, their stores and the broker, and nothing
+done on the way (`bench/bare.py`).
 """
 PROFILE_INTRO = """
 Where the CPU of a unit goes while 64 are in flight: samples by CPU time in every service, own time of each function,

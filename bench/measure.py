@@ -53,7 +53,7 @@ class Measurement:
     problems: list[str] = field(default_factory=list)
     profiles: dict[str, Profile] = field(default_factory=dict)
     beside: "Measurement | None" = None
-    """The floor, measured in short right before: this machine is not as fast at every moment."""
+    """The floor, measured in short right before and right after: this machine is not as fast at every moment."""
     accept_p50_ms: float | None = None
     skipped: str = ""
     """Why it could not be installed here."""
@@ -62,6 +62,15 @@ class Measurement:
         """A figure against that of the floor beside it."""
         own, floor = value(self), value(self.beside) if self.beside is not None else None
         return own / floor if own is not None and floor else None
+
+    def follow(self, floor: "Measurement") -> None:
+        """The floor was measured again after this stack: ratios are to the mean of both."""
+        if self.beside is None:
+            return
+        for name in ("cpu_s_per_1000", "units_per_s", "loaded_p50_ms", "p50_ms", "p99_ms"):
+            before, after = getattr(self.beside, name), getattr(floor, name)
+            if before is not None and after is not None:
+                setattr(self.beside, name, (before + after) / 2)
 
     def figures(self) -> dict[str, float]:
         """The figures of the last line; those that could not be measured are left out."""

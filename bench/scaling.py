@@ -157,11 +157,15 @@ def _verdict(rows: list[Row], situation: str) -> str:
     said = f"two of each against one, limited by {situation}: {factor(rows, situation):.2f} times the commands"
     if factor(rows, situation) >= FACTOR_MIN:
         return f"{said}; at least {FACTOR_MIN} is met"
-    one = next(row for row in rows if row.situation == situation)
+    one, two = (row for row in rows if row.situation == situation)
     cores = os.cpu_count() or 1
-    if one.machine >= SATURATED * cores:
-        return f"{said}; one of each already kept {one.machine:.2f} of {cores} cores busy: they are saturated"
-    return f"{said}; {FACTOR_MIN} is NOT MET, and {cores - one.machine:.2f} cores were idle with one of each"
+    if two.machine >= SATURATED * cores:
+        each = [f"{1000 * row.cores / row.units_per_s:.1f}" for row in (one, two)]
+        return (
+            f"{said}; two of each kept {two.machine:.2f} of {cores} cores busy, so they are saturated (one of each "
+            f"{one.machine:.2f}), and smaller batches cost more: {each[1]} ms of CPU per command after {each[0]}"
+        )
+    return f"{said}; {FACTOR_MIN} is NOT MET, and {cores - two.machine:.2f} cores were idle with two of each"
 
 
 def _names(rows: list[Row]) -> list[str]:

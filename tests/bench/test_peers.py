@@ -149,3 +149,16 @@ def test_a_crash_is_told_in_a_row() -> None:
     """POSTs, look-ups and what the client was told; a peer that is not there is named."""
     assert Seen("trueup", 1, 2, "SUCCESS", 3.25).line().split() == ["trueup", "1", "2", "SUCCESS", "3.2"]
     assert Seen("dbos", skipped="why").line() == "skipped: dbos: why"
+
+
+def test_the_floor_after_a_stack_counts_as_much_as_the_one_before() -> None:
+    """A machine that got slower while a stack ran is no merit and no fault of it; what one of both lacks stays."""
+    seen = _stack("trueup", 3.0, 0.5)
+    seen.follow(Measurement("floor", cpu_s_per_1000=1.0, p50_ms=4.0))
+    assert seen.ratio(lambda one: one.cpu_s_per_1000) == pytest.approx(4.0)
+    assert seen.beside is not None and seen.beside.p50_ms == pytest.approx(3.0)
+    seen.follow(Measurement("floor"))
+    assert seen.beside.cpu_s_per_1000 == pytest.approx(0.75)
+    alone = Measurement("floor", cpu_s_per_1000=1.0)
+    alone.follow(Measurement("floor", cpu_s_per_1000=9.0))
+    assert alone.beside is None and alone.cpu_s_per_1000 == 1.0

@@ -46,6 +46,8 @@ POINTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "repair-planner-deadlines": TIMER,
     },
 }
+AT_START: Final = ("adapters-scan.", "repair-planner-deadlines.")
+"""Timers that come by at their start, and then only when something was sent and forgotten, or is overdue."""
 MET_SECONDS: Final = 25.0
 ROUND_SECONDS: Final = 4.0
 PAUSE_SECONDS: Final = 2.0
@@ -88,7 +90,7 @@ def kill_at(service: str, point: str, scene: Scene) -> None:
     """SIGKILL by itself at a named point."""
     field = scene.field
     before = field.restarts(service)
-    if point.startswith("adapters-scan"):  # it comes by at its start, and when something was sent and forgotten
+    if point.startswith(AT_START):
         field.break_at_start(service, point)
         field.kill(service)
         field.until(lambda: field.restarts(service) > before + 1, f"{service} died at its start", 25)
@@ -100,7 +102,7 @@ def kill_at(service: str, point: str, scene: Scene) -> None:
 def pause_at(service: str, point: str, scene: Scene) -> None:
     """SIGSTOP by itself at a named point, SIGCONT a little later."""
     field = scene.field
-    if point.startswith("adapters-scan"):
+    if point.startswith(AT_START):
         field.break_at_start(service, point, "stop")
         field.kill(service)
     else:

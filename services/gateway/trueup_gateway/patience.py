@@ -10,7 +10,7 @@ import orjson
 from trueup_common.contracts.problems import PROBLEMS
 from trueup_common.runtime.health import PunctualProtocol
 
-CONNECTIONS_MAX: Final = 2000
+CONNECTIONS_MAX: Final = 4000
 """Per replica, where the process may open that many files; about 20 kB each."""
 FILES_KEPT: Final = 256
 """Of those that the process may open: for the database, the bus, artifacts and logs."""
