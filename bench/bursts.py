@@ -418,8 +418,8 @@ def table(run: Run) -> list[str]:
     lines += ["", *(f"- {phase.name}: {phase.said}" for phase in run.phases if phase.said)]
     if run.sent:
         said = ", ".join(f"{count:,} {name}" for name, count in run.sent.dispositions.items())
-        told = f"p50 {run.sent.p50_ms:.0f} ms, p99 {run.sent.p99_ms:.0f} ms; {run.sent.refused:,} times 429"
-        lines.append(f"- callbacks were answered {said}; {told}")
+        took = f"p50 {run.sent.p50_ms:.0f} ms, p99 {run.sent.p99_ms:.0f} ms; {run.sent.refused:,} times 429"
+        lines.append(f"- callbacks were answered {said}; {took}")
     roles = list(run.phases[0].pss_mb)
     lines += ["", f"| MiB, largest | {' | '.join(roles)} |", "|---|" + "---:|" * len(roles)]
     lines += [
