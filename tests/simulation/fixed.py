@@ -134,6 +134,8 @@ LIKELY: Final[dict[str, int]] = {
     "ledger: CONFIRMED × task for a newer fence": 1034,
     "repair: EXECUTING × withdraw": 1045,
     "repair: WAITING_APPROVAL × withdraw": 1044,
+    "operation: OUTCOME_UNKNOWN × beat": 1387,
+    "settlement: FINDING × exhausted": 1279,
 }
 """Rare transition → the seed of its theme that took it last; `python -m tests.simulation.likely` finds them anew."""
 
