@@ -101,6 +101,15 @@ SHOWN = command(
     ),
 )
 DECLARATIONS = {item.type: item for item in (MAKE, UNMAKE, PUBLISH, WITHDRAW, PURGE, SHOWN)}
+_GONE = Establishes(
+    element="site.gone",
+    resource=ValueFrom(pointer="/receipt/ref"),
+    value=ValueFrom(const=True),
+    window_seconds=30.0,
+    probe=Probe(kind="gone", params={"ref": ValueFrom(pointer="/receipt/ref")}),
+)
+SEEN_GONE = {**DECLARATIONS, "site.unmake": command("unmake", EffectClass.RETRYABLE, establishes=(_GONE,))}
+"""The same, where it has to be observed that what was undone is gone."""
 
 
 def document(*steps: dict[str, Any], **changes: Any) -> WorkflowDocument:

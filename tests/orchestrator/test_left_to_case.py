@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.orchestrator.sagas import DECLARATIONS, Run, approval, command, document, make
+from tests.orchestrator.sagas import SEEN_GONE, Run, approval, document, make
 
-from trueup_common.contracts.declaration import Establishes, Probe
 from trueup_common.contracts.events import CaseChanged
 from trueup_common.contracts.operators import UNDOING
-from trueup_common.contracts.pointer import ValueFrom
-from trueup_common.contracts.states import EffectClass, ErrorClass, FindVerdict, InstanceStatus, OperationState
+from trueup_common.contracts.states import ErrorClass, FindVerdict, InstanceStatus, OperationState
 from trueup_orchestrator.core import telling
 
 THREE = document(make("a"), make("b"), make("c"))
-GONE = Establishes(
-    element="site.gone",
-    resource=ValueFrom(pointer="/receipt/ref"),
-    value=ValueFrom(const=True),
-    window_seconds=30.0,
-    probe=Probe(kind="gone", params={"ref": ValueFrom(pointer="/receipt/ref")}),
-)
-OBSERVED = {**DECLARATIONS, "site.unmake": command("unmake", EffectClass.RETRYABLE, establishes=(GONE,))}
 
 
 def turned(**options: object) -> Run:
@@ -84,7 +74,7 @@ def test_an_undoing_that_does_not_go_on_by_itself_gives_the_failure_back(how: st
 
     Requirements: Q4, S4
     """
-    run = turned(declarations=OBSERVED) if how.startswith("nobody observed") else turned()
+    run = turned(declarations=SEEN_GONE) if how.startswith("nobody observed") else turned()
     STUCK[how](run)
     name = run.row("c").command_id
     (owed,) = [item for item in run.case.obligations if item.command_id == name]

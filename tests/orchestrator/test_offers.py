@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from tests.orchestrator.cases import BARE, Story, receipt, start_case, verified
-from tests.orchestrator.sagas import DECLARATIONS, Run, approval, command, document, effect, make
+from tests.orchestrator.sagas import SEEN_GONE, Run, approval, document, effect, make
 from tests.orchestrator.test_operators import dead, doubtful, forbidden
 
-from trueup_common.contracts.declaration import Establishes, Probe
 from trueup_common.contracts.operators import (
     UNVERIFIED,
     ExceptionFacts,
@@ -22,10 +21,8 @@ from trueup_common.contracts.operators import (
     performer,
     stands_alone,
 )
-from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import (
     INSTANCE_TERMINAL,
-    EffectClass,
     ErrorClass,
     ExceptionKind,
     InstanceStatus,
@@ -41,14 +38,6 @@ A, St, S = OperatorAction, InstanceStatus, OperationState
 
 FLOW = document(make("draft"), approval(), effect("publish", "site.publish"), effect("monitor", "site.show"))
 STUCK = document(make("first"), make("second", on={"failed": "takeover"}))
-GONE = Establishes(
-    element="site.gone",
-    resource=ValueFrom(pointer="/receipt/ref"),
-    value=ValueFrom(const=True),
-    window_seconds=30.0,
-    probe=Probe(kind="gone", params={"ref": ValueFrom(pointer="/receipt/ref")}),
-)
-SEEN_GONE = {**DECLARATIONS, "site.unmake": command("unmake", EffectClass.RETRYABLE, establishes=(GONE,))}
 
 
 # cases that owe what nobody observed

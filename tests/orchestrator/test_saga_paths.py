@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.orchestrator.sagas import DECLARATIONS, Run, World, approval, command, document, effect, make
+from tests.orchestrator.sagas import DECLARATIONS, SEEN_GONE, Run, World, approval, command, document, effect, make
 
-from trueup_common.contracts.declaration import Establishes, Mapping, Probe
+from trueup_common.contracts.declaration import Mapping
 from trueup_common.contracts.events import ApprovalDecided, CaseChanged
 from trueup_common.contracts.pointer import ValueFrom
 from trueup_common.contracts.states import (
@@ -638,15 +638,7 @@ def test_the_last_that_happens_by_itself_is_told_durably() -> None:
 
     Requirements: M1
     """
-    gone = Establishes(
-        element="site.gone",
-        resource=ValueFrom(pointer="/receipt/ref"),
-        value=ValueFrom(const=True),
-        window_seconds=30.0,
-        probe=Probe(kind="gone", params={"ref": ValueFrom(pointer="/receipt/ref")}),
-    )
-    declarations = {**DECLARATIONS, "site.unmake": command("unmake", EffectClass.RETRYABLE, establishes=(gone,))}
-    run = Run(document(make("a"), make("b"), approval()), declarations=declarations)
+    run = Run(document(make("a"), make("b"), approval()), declarations=SEEN_GONE)
     run.succeed("a").succeed("b").decide("approve", "rejected").succeed("b:undo").succeed("a:undo")
     instance = run.case.instance
     assert instance.status is InstanceStatus.COMPENSATING and len(instance.owed) == 2
